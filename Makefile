@@ -13,3 +13,4 @@ inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=pytho
 	  -Dpybind11_DIR=$$($(PYTHON) -m pybind11 --cmakedir) -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/inplace
 	cmake --install build/inplace --prefix python
+include make/cuda.mk

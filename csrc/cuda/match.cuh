@@ -1,0 +1,210 @@
+// The kernel: products of a tile, then its row and column maxima, tile after tile.
+//
+//     for each item (a pair, or a part of one)             blocks of the grid, persistent
+//       for each block of rows                             row maxima stay in registers
+//         for each block of columns
+//           for each slice of k                            global -> shared, STAGES - 1 ahead
+//             arrival (norms, or the split of floats)      shared, by the thread that copied
+//             16 x 8 x 16 products                         shared -> registers, tensor cores
+//           column maxima                                  registers -> shared or global
+//         row maxima                                       registers -> shared or global
+//       weighted means                                     whole pairs: shared -> scores
+#pragma once
+
+#include "cuda/finish.cuh"
+#include "cuda/tile.cuh"
+
+namespace flashbertscore::cuda {
+
+// Maxima of a pair that one block takes whole: a slot per row and warp column, and per column and
+// warp row, each written by one warp only.
+template <class T> struct Slots {
+    float* rows;    // [WARPS_N, CAPACITY]
+    float* columns; // [WARPS_M, CAPACITY]
+
+    __device__ __forceinline__ void row(int i, int warp_column, float best) {
+        rows[warp_column * T::CAPACITY + i] = best;
+    }
+    __device__ __forceinline__ void column(int j, int warp_row, bool first, float best) {
+        float* slot = &columns[warp_row * T::CAPACITY + j];
+        *slot = first ? best : fmaxf(*slot, best);
+    }
+    __device__ __forceinline__ float best_row(int i) const {
+        float best = rows[i];
+#pragma unroll
+        for (int w = 1; w < T::WARPS_N; ++w) best = fmaxf(best, rows[w * T::CAPACITY + i]);
+        return best;
+    }
+    __device__ __forceinline__ float best_column(int j) const {
+        float best = columns[j];
+#pragma unroll
+        for (int w = 1; w < T::WARPS_M; ++w) best = fmaxf(best, columns[w * T::CAPACITY + j]);
+        return best;
+    }
+};
+
+// The row of the tile whose scale this thread provides; every row has exactly one.
+template <class T, int PASSES> __device__ __forceinline__ int own_row() {
+    const int chunk = ptx::thread_index() % SLICE_CHUNKS;
+    return chunk < PASSES ? ptx::thread_index() / SLICE_CHUNKS + chunk * T::ROWS_A_PASS : -1;
+}
+
+// Before the norm is known: 1 for a token, NaN for anything else.
+__device__ __forceinline__ float token_or_nan(const Side& side, index_t first, int i, int rows) {
+    return i >= rows || is_masked(side, first + i) ? NAN : 1.0f;
+}
+
+template <class T, class E, bool ALIGNED, class Items>
+__global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_constant__ Problem problem) {
+    constexpr bool WHOLE = !Items::split;
+    constexpr bool NORMS_HERE = WHOLE && !E::split;
+    constexpr int M = T::WARP_M / 16, N = T::WARP_N / 8;
+    char* const stages = ptx::shared_memory();
+    float* const x_scales = reinterpret_cast<float*>(stages + T::STAGES * T::STAGE_BYTES);
+    float* const y_scales = x_scales + (WHOLE ? T::CAPACITY : T::TM);
+    Slots<T> slots{y_scales + T::CAPACITY, y_scales + (1 + T::WARPS_N) * T::CAPACITY}; // if WHOLE
+    auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);     // if WHOLE
+
+    const Place<T> place;
+    const Fragments<T> fragments(place);
+    const int own_x = own_row<T, T::X_PASSES>(), own_y = own_row<T, T::Y_PASSES>();
+    Loader<T, E, ALIGNED, Items> loader(problem);
+#pragma unroll
+    for (int s = 0; s < T::STAGES - 1; ++s) loader.issue(stages + s * T::STAGE_BYTES);
+    int stage = 0;
+
+    for (index_t item = ptx::block_index(); item < Items::count(problem);
+         item += ptx::grid_size()) {
+        Range range;
+        const Task task = Items::get(problem, item, &range);
+        for (int rb = range.row_begin; rb < range.row_end; ++rb) {
+            float row_best[M][2];
+#pragma unroll
+            for (int i = 0; i < M; ++i) row_best[i][0] = row_best[i][1] = -INFINITY;
+
+            for (int cb = range.column_begin; cb < range.column_end; ++cb) {
+                const bool new_x = cb == range.column_begin;     // rows not seen before
+                const bool new_y = !WHOLE || rb == range.row_begin; // columns not in y_scales
+                const auto fetch = [&](const Side& side, index_t first, int i, int rows) {
+                    if constexpr (NORMS_HERE) return token_or_nan(side, first, i, rows);
+                    return row_scale<E::split, float>(side, first, i, rows);
+                };
+                float x_scale = 0, y_scale = 0; // on their way while the products run
+                if (new_x && own_x >= 0) {
+                    x_scale = fetch(problem.x, task.x_first, rb * T::TM + own_x, task.n);
+                }
+                if (new_y && own_y >= 0) {
+                    y_scale = fetch(problem.y, task.y_first, cb * T::TN + own_y, task.m);
+                }
+
+                Accumulators<T> acc; // [TM, TN] over the block
+                clear(acc);
+                Arrival<T, E, Items::split, E::split> arrival;
+                arrival.tile(problem, task, rb, cb);
+                for (int k = 0; k < problem.dim; k += SLICE_ELEMENTS<E>) {
+                    char* const current = stages + stage * T::STAGE_BYTES;
+                    ptx::copy_async_wait<T::STAGES - 2>();
+                    arrival.slice(current, new_x, new_y);
+                    ptx::sync_block(); // the slice is whole, and the stage before it is free
+                    const int free_stage = stage == 0 ? T::STAGES - 1 : stage - 1;
+                    loader.issue(stages + free_stage * T::STAGE_BYTES);
+                    multiply_slice<T, E>(acc, current, fragments);
+                    stage = stage + 1 == T::STAGES ? 0 : stage + 1;
+                }
+
+                const int x_base = WHOLE ? rb * T::TM : 0, y_base = WHOLE ? cb * T::TN : 0;
+                if (new_x) {
+                    x_scale = arrival.x_scale(x_scale);
+                    if (own_x >= 0) x_scales[x_base + own_x] = x_scale;
+                }
+                if (new_y) {
+                    y_scale = arrival.y_scale(y_scale);
+                    if (own_y >= 0) y_scales[y_base + own_y] = y_scale;
+                }
+                ptx::sync_block();
+
+                float xs[M][2];
+#pragma unroll
+                for (int i = 0; i < M; ++i)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        xs[i][h] = x_scales[x_base + place.row + 16 * i + 8 * h + place.group];
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int column = place.column + 8 * j + 2 * place.quad + e;
+                        const float ys = y_scales[y_base + column];
+                        float best = -INFINITY;
+#pragma unroll
+                        for (int i = 0; i < M; ++i) {
+#pragma unroll
+                            for (int h = 0; h < 2; ++h) {
+                                // fmaxf drops the NaN of what is not a token.
+                                const float dot = acc[i][j][2 * h + e];
+                                row_best[i][h] = fmaxf(row_best[i][h], dot * ys);
+                                best = fmaxf(best, dot * xs[i][h]);
+                            }
+                        }
+#pragma unroll
+                        for (int mask = 4; mask < 32; mask *= 2) {
+                            best = fmaxf(best, ptx::shuffle_xor(best, mask));
+                        }
+                        if (place.group == 0) {
+                            if constexpr (WHOLE) {
+                                slots.column(y_base + column, place.row / T::WARP_M,
+                                             rb == range.row_begin, best);
+                            } else if (cb * T::TN + column < task.m) {
+                                ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys +
+                                                    task.n + cb * T::TN + column,
+                                                key(best));
+                            }
+                        }
+                    }
+                }
+            }
+
+#pragma unroll
+            for (int i = 0; i < M; ++i) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    float best = row_best[i][h];
+#pragma unroll
+                    for (int mask = 1; mask < 4; mask *= 2) {
+                        best = fmaxf(best, ptx::shuffle_xor(best, mask));
+                    }
+                    const int row = rb * T::TM + place.row + 16 * i + 8 * h + place.group;
+                    if (place.quad == 0) {
+                        if constexpr (WHOLE) {
+                            slots.row(row, place.column / T::WARP_N, best);
+                        } else if (row < task.n) {
+                            ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys + row,
+                                            key(best));
+                        }
+                    }
+                }
+            }
+        }
+        if constexpr (WHOLE) {
+            ptx::sync_block();
+            Totals x = {0, 0, 0}, y = {0, 0, 0};
+            if (place.thread < FINISH_THREADS) {
+                x = share<float>(place.thread, task.n, problem.x.weights, task.x_first,
+                                 [&](int i, float* scale, float* best) {
+                                     *scale = x_scales[i];
+                                     *best = slots.best_row(i) * (E::split ? SPLIT_UNSCALE : *scale);
+                                 });
+                y = share<float>(place.thread, task.m, problem.y.weights, task.y_first,
+                                 [&](int i, float* scale, float* best) {
+                                     *scale = y_scales[i];
+                                     *best =
+                                         slots.best_column(i) * (E::split ? SPLIT_UNSCALE : *scale);
+                                 });
+            }
+            conclude<float>(problem, task.pair, x, y, partial);
+            ptx::sync_block();
+        }
+    }
+}
+
+} // namespace flashbertscore::cuda

@@ -1,0 +1,64 @@
+// A call of the op on a device: what runs, in what order, and the memory it needs. Made on the
+// host from lengths alone; reads no device memory and allocates none.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/views.h"
+#include "cuda/heuristics.h"
+#include "cuda/runtime.h"
+
+namespace flashbertscore::cuda {
+
+// Tasks that run in one launch.
+struct Chunk {
+    Choice choice;
+    index_t begin, count; // in the order of Plan::order
+    index_t row_blocks;   // of all parts
+    index_t keys;         // maxima, of all parts
+};
+
+// `data`, `mask`, `weights` of the views are device addresses; `offsets` and `pairs` are read here,
+// on the host, and must live until `run` has returned.
+class Plan {
+  public:
+    Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
+         const Device& device);
+
+    // Bytes of scratch that `run` needs, aligned to 256. Without the scales of the tokens (4 bytes
+    // each; 8 for float64) and, with masks, 8 bytes a pair, at most SCRATCH_LIMIT, whatever N x M,
+    // unless one pair alone has more tokens than that holds.
+    std::size_t workspace_bytes() const { return workspace_; }
+
+    // Starts all kernels on `stream`. Never waits; copies the schedule of packed documents from
+    // the host, so only the padded layout can be captured into a graph.
+    void run(const ScoreOut& out, void* workspace, Stream stream) const;
+
+    const std::vector<Chunk>& chunks() const { return chunks_; }
+
+    static constexpr std::size_t SCRATCH_LIMIT = std::size_t{160} << 20;
+
+  private:
+    index_t pair_at(index_t i) const { return order_.empty() ? i : order_[i]; }
+    index_t length_x(index_t pair) const { return x_.length(pairs_.candidate(pair)); }
+    index_t length_y(index_t pair) const { return y_.length(pairs_.reference(pair)); }
+    void make_chunks();
+    void lay_out();
+    void upload(const Chunk& chunk, struct Problem& problem, char* workspace, Stream stream) const;
+
+    TokenBatch x_, y_;
+    PairList pairs_;
+    Device device_;
+    bool aligned_;
+    bool listed_;  // tasks are listed on the host; else padded documents, paired one to one
+    bool masked_;
+    bool scales_;  // a norms kernel runs first
+    std::vector<index_t> order_; // pairs by choice, longest first; empty: as they come
+    std::vector<Chunk> chunks_;
+    // Offsets into the workspace.
+    std::size_t x_scales_ = 0, y_scales_ = 0, extents_ = 0, tasks_ = 0, items_ = 0, keys_ = 0;
+    std::size_t workspace_ = 0;
+};
+
+} // namespace flashbertscore::cuda

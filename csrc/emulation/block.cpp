@@ -1,0 +1,255 @@
+// Compiled without ThreadSanitizer's instrumentation even in its build: the state below is the
+// hardware's, not the program's. Accesses of the program itself are in device.h, instrumented.
+#include "block.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "fiber.h"
+
+#if defined(FLASHBERTSCORE_TSAN)
+#include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char*, int);
+void AnnotateIgnoreReadsEnd(const char*, int);
+void AnnotateIgnoreWritesBegin(const char*, int);
+void AnnotateIgnoreWritesEnd(const char*, int);
+}
+#endif
+
+namespace flashbertscore::emulation {
+namespace {
+
+void release_order(void* at) {
+#if defined(FLASHBERTSCORE_TSAN)
+    __tsan_release(at);
+#else
+    (void)at;
+#endif
+}
+
+void acquire_order(void* at) {
+#if defined(FLASHBERTSCORE_TSAN)
+    __tsan_acquire(at);
+#else
+    (void)at;
+#endif
+}
+
+// Allocations and intercepted library calls of the emulator must not look like the program's.
+struct [[maybe_unused]] Quiet {
+#if defined(FLASHBERTSCORE_TSAN)
+    Quiet() {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    }
+    ~Quiet() {
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+#endif
+};
+
+struct Barrier {
+    int arrived = 0;
+    unsigned phase = 0;
+    char order[2]; // what ThreadSanitizer hangs the order on, one per parity of the phase
+};
+
+struct Warp {
+    Barrier barrier;
+    Slot slots[2][WARP]; // by parity: a fast lane may fill the next ones before all have read
+};
+
+struct Thread {
+    Fiber fiber;
+    int index = 0;
+    bool done = false;
+    Thread* next = nullptr;       // ring of the threads that are not done
+    std::deque<Copy> copies;      // issued, oldest first
+    std::deque<int> groups;       // copies in each committed group, oldest first
+    int open = 0;                 // copies issued since the last commit
+};
+
+struct Grid {
+    const std::function<void()>* kernel = nullptr;
+    std::int64_t blocks = 0;
+    int threads = 0;
+    std::int64_t block = 0;
+    char* shared = nullptr;
+    Barrier barrier;
+    std::vector<Warp> warps;
+    Thread* current = nullptr;
+    Thread* last = nullptr; // before `current` in the ring
+    int alive = 0;
+    long idle = 0; // resumptions in a row that found nothing to do
+    bool deadlock = false;
+    Fiber host;
+    char order = 0; // end of all blocks
+};
+
+thread_local Grid* grid = nullptr;
+thread_local std::vector<std::unique_ptr<Thread>> pool; // stacks serve one launch after another
+
+// Lets the next thread of the ring run.
+void yield() {
+    Thread* mine = grid->current;
+    if (++grid->idle > 4L * grid->alive + 64) {
+        grid->deadlock = true;
+        Fiber::switch_to(mine->fiber, grid->host);
+    }
+    if (mine->next == mine) return;
+    grid->last = mine;
+    grid->current = mine->next;
+    Fiber::switch_to(mine->fiber, mine->next->fiber);
+}
+
+// Returns true for the last of `expected` threads to come, before the others go on.
+template <class Then> void arrive(Barrier& barrier, int expected, bool ordering, Then then) {
+    const unsigned phase = barrier.phase;
+    if (ordering) release_order(&barrier.order[phase & 1]);
+    if (++barrier.arrived == expected) {
+        then();
+        barrier.arrived = 0;
+        ++barrier.phase;
+        grid->idle = 0;
+    } else {
+        while (barrier.phase == phase) yield();
+        grid->idle = 0;
+    }
+    if (ordering) acquire_order(&barrier.order[phase & 1]);
+}
+
+void thread_entry(void* argument) {
+    auto* thread = static_cast<Thread*>(argument);
+    (*grid->kernel)();
+    release_order(&grid->order);
+    thread->done = true;
+    grid->idle = 0;
+    --grid->alive;
+    // A block's barrier no longer waits for threads that have returned.
+    if (grid->barrier.arrived > 0 && grid->barrier.arrived == grid->alive) {
+        grid->barrier.arrived = 0;
+        ++grid->barrier.phase;
+    }
+    if (grid->alive == 0) {
+        Fiber::switch_to(thread->fiber, grid->host);
+    } else {
+        Thread* next = thread->next;
+        grid->last->next = next;
+        grid->current = next;
+        Fiber::switch_to(thread->fiber, next->fiber);
+    }
+    std::abort();
+}
+
+void run_block() {
+    grid->barrier = Barrier{};
+    for (Warp& warp : grid->warps) warp.barrier = Barrier{};
+    grid->alive = grid->threads;
+    grid->idle = 0;
+    for (int i = 0; i < grid->threads; ++i) {
+        Thread& thread = *pool[i];
+        thread.index = i;
+        thread.done = false;
+        thread.copies.clear();
+        thread.groups.clear();
+        thread.open = 0;
+        thread.next = pool[(i + 1) % grid->threads].get();
+        thread.fiber.start(thread_entry, &thread);
+    }
+    grid->last = pool[grid->threads - 1].get();
+    grid->current = pool[0].get();
+    Fiber::switch_to(grid->host, grid->current->fiber);
+}
+
+} // namespace
+
+void launch(std::int64_t blocks, int threads, std::size_t shared_bytes,
+            const std::function<void()>& kernel) {
+    if (threads % WARP != 0) throw std::runtime_error("emulation: block of partial warps");
+    if (grid != nullptr) throw std::runtime_error("emulation: launch inside a kernel");
+    Quiet quiet;
+    Grid state;
+    state.kernel = &kernel;
+    state.blocks = blocks;
+    state.threads = threads;
+    state.warps.resize(threads / WARP);
+    while (static_cast<int>(pool.size()) < threads) pool.push_back(std::make_unique<Thread>());
+    state.host.adopt_caller();
+    grid = &state;
+    // All blocks keep their shared memory to the end, so that none is ordered after another by
+    // the allocator.
+    std::vector<std::unique_ptr<char[]>> memory;
+    for (std::int64_t b = 0; b < blocks && !state.deadlock; ++b) {
+        memory.emplace_back(new char[shared_bytes + 1]);
+        state.shared = memory.back().get();
+        std::memset(state.shared, 0xFF, shared_bytes);
+        state.block = b;
+        run_block();
+    }
+    acquire_order(&state.order);
+    grid = nullptr;
+    if (state.deadlock) {
+        throw std::runtime_error("emulation: deadlock, some threads of a block never come to a "
+                                 "barrier or a warp operation that others wait at");
+    }
+}
+
+int thread_index() { return grid->current->index; }
+std::int64_t block_index() { return grid->block; }
+std::int64_t grid_size() { return grid->blocks; }
+char* shared_memory() { return grid->shared; }
+
+void sync_block() {
+    arrive(grid->barrier, grid->alive, true, [] {});
+}
+
+void sync_warp() {
+    Warp& warp = grid->warps[grid->current->index / WARP];
+    arrive(warp.barrier, WARP, true, [] {});
+}
+
+const Slot* rendezvous(const Slot& mine, void (*combine)(Slot*)) {
+    const int lane = grid->current->index % WARP;
+    Warp& warp = grid->warps[grid->current->index / WARP];
+    Slot* slots = warp.slots[warp.barrier.phase & 1];
+    slots[lane] = mine;
+    arrive(warp.barrier, WARP, false, [&] {
+        if (combine != nullptr) combine(slots);
+    });
+    return slots;
+}
+
+void copy_issue(const Copy& copy) {
+    Quiet quiet;
+    grid->current->copies.push_back(copy);
+    ++grid->current->open;
+}
+
+void copy_commit() {
+    Quiet quiet;
+    grid->current->groups.push_back(grid->current->open);
+    grid->current->open = 0;
+}
+
+bool copy_due(int pending, Copy* copy) {
+    Quiet quiet;
+    Thread& thread = *grid->current;
+    while (static_cast<int>(thread.groups.size()) > pending) {
+        if (thread.groups.front() > 0) {
+            --thread.groups.front();
+            *copy = thread.copies.front();
+            thread.copies.pop_front();
+            return true;
+        }
+        thread.groups.pop_front();
+    }
+    return false;
+}
+
+} // namespace flashbertscore::emulation

@@ -1,0 +1,60 @@
+// A CUDA grid on one CPU thread: blocks one after another, the threads of a block as fibers.
+//
+// What the emulation checks that hardware leaves to chance:
+// * shared memory is NaN (bytes 0xFF) when a block starts, and ends exactly where it was asked to;
+// * a cp.async copies nothing before the wait_group that its thread issues for it;
+// * warp operations meet in a rendezvous of all 32 lanes; a lane that never comes is a deadlock,
+//   reported, as is a barrier that some threads never reach;
+// * under ThreadSanitizer only __syncthreads, __syncwarp and atomics order memory: neither the
+//   order of execution nor shuffles, ldmatrix or mma.sync do, and two blocks are never ordered.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace flashbertscore::emulation {
+
+constexpr int WARP = 32;
+
+// What one lane brings to, and takes from, a warp operation.
+struct alignas(16) Slot {
+    std::uint64_t words[8];
+};
+
+// Runs `kernel` for every thread of a grid. Throws std::runtime_error for a deadlock.
+void launch(std::int64_t grid, int block_threads, std::size_t shared_bytes,
+            const std::function<void()>& kernel);
+
+// Of the running thread.
+int thread_index();
+std::int64_t block_index();
+std::int64_t grid_size();
+char* shared_memory();
+
+void sync_block();
+void sync_warp();
+
+// Waits for the 32 lanes of the warp, then returns their slots in lane order; before that, the
+// last lane to come applies `combine` to them.
+const Slot* rendezvous(const Slot& mine, void (*combine)(Slot*) = nullptr);
+
+// The cp.async of the running thread that were issued and not yet carried out.
+struct Copy {
+    void* target;
+    const void* source; // null: zeros
+};
+constexpr int COPY_BYTES = 16;
+void copy_issue(const Copy& copy);
+void copy_commit();
+// The next copy of a group that must be complete when only `pending` newer groups may be
+// outstanding; false when there is none left.
+bool copy_due(int pending, Copy* copy);
+
+// mma.sync.m16n8k16 over slots that hold A (4 words of 32 bits), B (2) and C (4); leaves D in C.
+void combine_mma_bf16(Slot* slots);
+void combine_mma_fp16(Slot* slots);
+// ldmatrix.x4 over slots that hold one row of 16 bytes a lane; leaves 4 words of 32 bits.
+void combine_ldmatrix(Slot* slots);
+
+} // namespace flashbertscore::emulation

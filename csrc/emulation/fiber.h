@@ -1,0 +1,43 @@
+// A stackful coroutine: one CUDA thread of the emulated block.
+//
+// Fibers instead of operating-system threads make a block of 256 threads cheap (a switch costs
+// nanoseconds), and the order of execution the same in every run. ThreadSanitizer follows them as
+// if they were threads: a switch is announced to it as one that orders nothing, so only barriers
+// of the emulated program order memory accesses.
+#pragma once
+
+#include <cstddef>
+
+namespace flashbertscore::emulation {
+
+class Fiber {
+  public:
+    Fiber() = default;
+    Fiber(const Fiber&) = delete;
+    Fiber& operator=(const Fiber&) = delete;
+    ~Fiber();
+
+    // Makes the fiber run `entry(argument)` when it is first switched to. `entry` must not return.
+    void start(void (*entry)(void*), void* argument);
+    // Tells the sanitizer that the fiber has ended; its stack can be started anew.
+    void finish();
+    // Suspends the fiber `from` (the one that runs) and resumes `to`.
+    static void switch_to(Fiber& from, Fiber& to);
+    // Makes this object stand for the operating-system thread that calls.
+    void adopt_caller();
+
+  private:
+    void* stack_pointer_ = nullptr;
+    char* stack_ = nullptr; // owned; null for an adopted thread
+    const void* stack_bottom_ = nullptr;
+    std::size_t stack_size_ = 0;
+    void* sanitizer_fiber_ = nullptr;
+    void* fake_stack_ = nullptr;
+    void (*entry_)(void*) = nullptr;
+    void* argument_ = nullptr;
+
+    [[noreturn]] static void trampoline();
+    static void arrived();
+};
+
+} // namespace flashbertscore::emulation
