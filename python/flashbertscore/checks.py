@@ -66,7 +66,7 @@ def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
 def device(name: str, value: Tensor, like: Tensor, *, or_cpu: bool = False) -> None:
     """Raise ValueError unless ``value`` is on the device of ``like`` (or, if allowed, the CPU)."""
     if value.device != like.device and not (or_cpu and value.device.type == "cpu"):
-        wanted = f"{like.device} or cpu" if or_cpu else str(like.device)
+        wanted = f"{like.device} or cpu" if or_cpu and like.device.type != "cpu" else like.device
         message = f"{name}: expected device {wanted}, got {value.device}"
         raise ValueError(message)
 

@@ -244,6 +244,17 @@ def _tell(device: torch.device) -> None:
         _log.info("no FlashBERTScore kernel for %s: using tiled torch operations", device.type)
 
 
+def _check_weight_values(name: str, weights: Tensor | None) -> None:
+    """What core/validate.h checks, for weights that C++ cannot read."""
+    if weights is not None and not bool(((weights >= 0) & weights.isfinite()).all()):
+        wrong = int((~((weights >= 0) & weights.isfinite())).flatten().nonzero()[0])
+        message = (
+            f"{name}: expected finite values >= 0, "
+            f"got {weights.flatten()[wrong].item():f} at token {wrong}"
+        )
+        raise ValueError(message)
+
+
 def _bertscore_elsewhere(
     candidate: Tensor,
     reference: Tensor,
@@ -252,17 +263,20 @@ def _bertscore_elsewhere(
     candidate_weights: Tensor | None = None,
     reference_weights: Tensor | None = None,
 ) -> Output:
-    arguments = (
+    _check_padded(
+        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
+    )
+    _check_weight_values("candidate_weights", candidate_weights)
+    _check_weight_values("reference_weights", reference_weights)
+    _tell(candidate.device)
+    precision, recall, f1 = tiled.bertscore(
         candidate,
         reference,
-        candidate_mask,
-        reference_mask,
+        _mask("candidate_mask", candidate_mask),
+        _mask("reference_mask", reference_mask),
         candidate_weights,
         reference_weights,
     )
-    _check_padded(*arguments)
-    _tell(candidate.device)
-    precision, recall, f1 = tiled.bertscore(*arguments)
     return precision.clone(), recall.clone(), f1.clone()
 
 
@@ -294,6 +308,8 @@ def _bertscore_packed_elsewhere(
         _address(both),
         x_offsets.shape[0] - 1 if both is None else both.shape[0],
     )
+    _check_weight_values("candidate_weights", candidate_weights)
+    _check_weight_values("reference_weights", reference_weights)
     _tell(candidate.device)
     precision, recall, f1 = tiled.bertscore_packed(
         candidate, x_offsets, reference, y_offsets, both, candidate_weights, reference_weights
