@@ -72,4 +72,3 @@ def assert_matches_oracle(scores: Scores, expected: Tensor, dtype: torch.dtype) 
     slope = torch.stack([torch.ones_like(slope), torch.ones_like(slope), 1 + slope])
     error = (got.double() - expected).abs() / slope.nan_to_num(1.0, posinf=1.0)
     assert error.nan_to_num(0.0).max().item() <= bound
-

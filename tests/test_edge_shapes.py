@@ -40,7 +40,9 @@ def test_no_pairs(op: Backend) -> None:
     for scores in (
         op.bertscore(torch.randn(0, 4, 8), torch.randn(0, 5, 8)),
         op.bertscore_packed(*pack([torch.randn(4, 8)]) * 2, torch.empty(0, 2, dtype=torch.int64)),
-        op.bertscore_packed(torch.randn(0, 8), torch.tensor([0]), torch.randn(0, 8), torch.tensor([0])),
+        op.bertscore_packed(
+            torch.randn(0, 8), torch.tensor([0]), torch.randn(0, 8), torch.tensor([0])
+        ),
     ):
         assert [tuple(values.shape) for values in scores] == [(0,)] * 3
 

@@ -74,7 +74,9 @@ def test_order_of_tokens_does_not_matter(
     generator = torch.Generator().manual_seed(seed)
     xs, ys = sides
     shuffled = [x[torch.randperm(len(x), generator=generator)] for x in xs]
-    close(op.bertscore_packed(*pack(shuffled), *pack(ys)), op.bertscore_packed(*pack(xs), *pack(ys)))
+    close(
+        op.bertscore_packed(*pack(shuffled), *pack(ys)), op.bertscore_packed(*pack(xs), *pack(ys))
+    )
 
 
 @laws
@@ -108,9 +110,7 @@ def test_scores_stay_within_one(
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
     seed=st.integers(0, 1000),
 )
-def test_instruction_sets_agree(
-    n: int, m: int, dim: int, dtype: torch.dtype, seed: int
-) -> None:
+def test_instruction_sets_agree(n: int, m: int, dim: int, dtype: torch.dtype, seed: int) -> None:
     from backends import BACKENDS  # noqa: PLC0415
 
     generator = torch.Generator().manual_seed(seed)

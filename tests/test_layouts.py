@@ -33,7 +33,8 @@ def test_padded_and_packed_agree_to_the_bit(op: Backend) -> None:
     x, y = torch.randn(4, 33, 20), torch.randn(4, 40, 20)
     w, v = torch.rand(4, 33), torch.rand(4, 40)
     masks = [
-        torch.arange(width) < length[:, None] for width, length in zip((33, 40), lengths, strict=True)
+        torch.arange(width) < length[:, None]
+        for width, length in zip((33, 40), lengths, strict=True)
     ]
     padded = op.bertscore(x, y, *masks, w, v)
     packed_x, x_offsets = pack([row[mask] for row, mask in zip(x, masks[0], strict=True)])
@@ -128,6 +129,4 @@ def test_mask_addresses_of_any_alignment(op: Backend) -> None:
         mask = (torch.rand(shift + 14) > 0.3)[shift:].view(2, 7)
         mask[:, 0] = True
         y = torch.randn(2, 5, 33)
-        assert_matches_oracle(
-            op.bertscore(x, y, mask), oracle.bertscore(x, y, mask), torch.float32
-        )
+        assert_matches_oracle(op.bertscore(x, y, mask), oracle.bertscore(x, y, mask), torch.float32)

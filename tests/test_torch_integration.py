@@ -13,7 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPS = torch.ops.flashbertscore
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+CHECKS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)
 
 
 def padded_arguments() -> dict[str, tuple[Any, ...]]:
@@ -50,7 +55,7 @@ def packed_arguments() -> dict[str, tuple[Any, ...]]:
 PADDED, PACKED = padded_arguments(), packed_arguments()
 
 
-def check(op: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401 - an overload packet
+def check(op: Any, arguments: tuple[Any, ...]) -> None:
     results = torch.library.opcheck(op, arguments, test_utils=CHECKS)
     assert set(results.values()) == {"SUCCESS"}
 
@@ -107,7 +112,10 @@ def test_compile_packed() -> None:
 
 def test_fake_tensors_give_shapes_dtypes_and_the_same_errors() -> None:
     with FakeTensorMode():
-        x, y = torch.empty(6, 3, 8, dtype=torch.bfloat16), torch.empty(6, 5, 8, dtype=torch.bfloat16)
+        x, y = (
+            torch.empty(6, 3, 8, dtype=torch.bfloat16),
+            torch.empty(6, 5, 8, dtype=torch.bfloat16),
+        )
         for values in functional.bertscore(x, y):
             assert values.shape == (6,)
             assert values.dtype == torch.float32
@@ -136,9 +144,7 @@ def test_a_device_without_a_kernel_gets_the_tiled_path_and_says_so_once(
     with caplog.at_level(logging.INFO, logger="flashbertscore"):
         for _ in range(3):
             ops._bertscore_elsewhere(torch.ones(1, 2, 3), torch.ones(1, 2, 3))
-    assert caplog.messages == [
-        "no FlashBERTScore kernel for cpu: using tiled torch operations"
-    ]
+    assert caplog.messages == ["no FlashBERTScore kernel for cpu: using tiled torch operations"]
 
 
 def test_no_gradient_flows_silently() -> None:

@@ -22,7 +22,7 @@ def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = x.abs().amax(dim=-1, keepdim=True)
     finite = largest.isfinite()
     x = torch.where(finite, x, 0.0) / torch.where(finite & (largest != 0), largest, 1.0)
-    length = x.norm(dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length != 0, length, 1.0), finite.squeeze(-1)
 
 
