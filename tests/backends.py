@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
+
 from flashbertscore import functional, isas, ops
 from flashbertscore.functional import Scores
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from backends import Backend, assert_matches_oracle, pack
 from flashbertscore import oracle
 

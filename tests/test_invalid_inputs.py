@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from backends import Backend, pack
 from flashbertscore import functional
 

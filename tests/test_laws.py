@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backends import Backend, pack
-from flashbertscore.functional import Scores
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from backends import Backend, pack
+from flashbertscore.functional import Scores
 
 laws = settings(
     max_examples=40,

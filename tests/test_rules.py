@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from backends import Backend, assert_matches_oracle, pack
 from flashbertscore import oracle
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from backends import pack
 from flashbertscore import functional, ops
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPS = torch.ops.flashbertscore
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
