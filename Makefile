@@ -63,7 +63,9 @@ wheel: venv ## Build the wheel as a user does, in an isolated environment, and i
 	rm -rf build/wheel build/wheel-site
 	$(PIP) wheel --no-deps -w build/wheel .
 	$(PIP) install --no-deps --target build/wheel-site build/wheel/*.whl
-	cd build && PYTHONPATH=wheel-site ../$(BIN)/python -c "import flashbertscore as f; print(f.__file__, f.isa())"
+	@# -S keeps the editable install of the working tree out of the way.
+	cd build && PYTHONPATH=wheel-site:$$(../$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  ../$(BIN)/python -S -c "import flashbertscore as f; assert 'wheel-site' in f.__file__; print(f.__version__, f.isa())"
 
 inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=python
 	cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE=$$(command -v $(PYTHON)) \

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 try:
-    from flashbertscore import _core
+    import flashbertscore._core as _core  # noqa: PLR0402 - its error says what is missing
 except ImportError as error:
     _MESSAGE = (
         "flashbertscore._core, the compiled part, is missing or does not load "
