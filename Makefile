@@ -72,10 +72,8 @@ inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=pytho
 	  -Dpybind11_DIR=$$($(PYTHON) -m pybind11 --cmakedir) -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/inplace
 	cmake --install build/inplace --prefix python
-<<<<<<< HEAD
-include make/cuda.mk
-=======
 
 clean: ## Remove environments and build outputs
 	rm -rf .venv .venv-compat build python/flashbertscore/_core*.so
->>>>>>> main
+
+include make/cuda.mk

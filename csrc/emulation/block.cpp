@@ -165,6 +165,7 @@ void run_block() {
     grid->last = pool[grid->threads - 1].get();
     grid->current = pool[0].get();
     Fiber::switch_to(grid->host, grid->current->fiber);
+    for (int i = 0; i < grid->threads; ++i) pool[i]->fiber.finish();
 }
 
 } // namespace

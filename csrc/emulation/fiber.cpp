@@ -82,6 +82,7 @@ void Fiber::adopt_caller() {
 }
 
 void Fiber::start(void (*entry)(void*), void* argument) {
+    finish();
     if (stack_ == nullptr) {
         void* memory = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -92,7 +93,6 @@ void Fiber::start(void (*entry)(void*), void* argument) {
     }
     entry_ = entry;
     argument_ = argument;
-    finish();
 #if defined(FLASHBERTSCORE_TSAN)
     sanitizer_fiber_ = __tsan_create_fiber(0);
 #endif
@@ -116,9 +116,13 @@ void Fiber::start(void (*entry)(void*), void* argument) {
 
 void Fiber::finish() {
 #if defined(FLASHBERTSCORE_TSAN)
-    if (stack_ != nullptr && sanitizer_fiber_ != nullptr) __tsan_destroy_fiber(sanitizer_fiber_);
+    if (stack_ == nullptr || sanitizer_fiber_ == nullptr) return;
+    __tsan_destroy_fiber(sanitizer_fiber_);
+    sanitizer_fiber_ = nullptr;
+    // The next fiber is not ordered after this one, so it must not share its memory.
+    munmap(stack_, STACK_BYTES);
+    stack_ = nullptr;
 #endif
-    if (stack_ != nullptr) sanitizer_fiber_ = nullptr;
 }
 
 // First thing after a switch, on the new stack.

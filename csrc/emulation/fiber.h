@@ -19,7 +19,7 @@ class Fiber {
 
     // Makes the fiber run `entry(argument)` when it is first switched to. `entry` must not return.
     void start(void (*entry)(void*), void* argument);
-    // Tells the sanitizer that the fiber has ended; its stack can be started anew.
+    // To be called when the fiber has ended: tells the sanitizer.
     void finish();
     // Suspends the fiber `from` (the one that runs) and resumes `to`.
     static void switch_to(Fiber& from, Fiber& to);
