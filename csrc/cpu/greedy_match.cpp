@@ -1,8 +1,10 @@
 // The sweep over tiles. For a pair of N x M tokens:
 //
 //   for each block of columns             reference tokens, packed once into panels, L2
-//     for each tile of R rows             candidate tokens as unit vectors, L1
+//     for each tile of R rows             candidate tokens where they lie, L1
 //       match: all panels of the block    row and column maxima, registers
+//
+// and for a short pair all of it at once, without panels.
 //
 // Nothing of size N x M exists; a pair takes N + M maxima and one block of panels.
 #include "cpu/greedy_match.h"
@@ -24,9 +26,10 @@ constexpr T kNothing = -std::numeric_limits<T>::infinity();
 // What one thread needs, grown on demand and kept between pairs.
 template <class T>
 struct Workspace {
-    std::vector<T> x;          // [R, dim] unit rows
-    std::vector<T> y;          // [C, dim] unit rows on their way into a panel
+    std::vector<T> x;          // [R, dim] rows that cannot be read in place
+    std::vector<T> y;          // [C, dim] likewise
     std::vector<T> panels;     // [panels, dim, C]
+    std::vector<T> y_scale;    // [panels * C]
     std::vector<T> row_max;    // [N]
     std::vector<T> column_max; // [M up to the next multiple of C]
     index_t packed = -1;       // the reference that `panels` holds whole
@@ -45,16 +48,22 @@ class Matcher {
 
   private:
     double work(index_t p) const {
-        return static_cast<double>(candidate_.count(pairs_.candidate(p))) *
-               static_cast<double>(reference_.count(pairs_.reference(p))) *
+        return static_cast<double>(candidate_.batch().length(pairs_.candidate(p))) *
+               static_cast<double>(reference_.batch().length(pairs_.reference(p))) *
                static_cast<double>(dim_);
     }
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    // True if the scores of pair p follow from a rule alone; then they are written.
-    bool trivial(index_t p);
+    void prepare_all(Documents<T>& side, int threads) const;
+    // Prepares the documents of pair p if that has not been done, and writes its scores if they
+    // follow from a rule alone; then there is nothing to match.
+    bool settled(index_t p);
     void pack(index_t reference, index_t first, index_t count, Workspace<T>& space) const;
+    // Room for `count` rows of a document in `scratch`, if it needs any.
+    T* scratch(const Documents<T>& side, index_t document, index_t count,
+               std::vector<T>& scratch) const;
+    void match_short(index_t p, Workspace<T>& space) const;
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
     void sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_max) const;
     void match_alone(index_t p, Workspace<T>& space);
@@ -72,21 +81,24 @@ class Matcher {
 };
 
 template <class T>
-void Matcher<T>::run(int threads) {
-    const auto prepare_all = [&](Documents<T>& side) {
-        const double elements =
-            static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
-        const int workers = useful_threads(elements, threads);
-        WorkQueue queue(side.batch().documents, 1 + side.batch().documents / (16 * workers));
-        run_workers(workers, [&](int) {
-            for (index_t begin, end; queue.take(begin, end);) {
-                for (index_t d = begin; d < end; ++d) { side.prepare(d); }
-            }
-        });
-    };
-    prepare_all(candidate_);
-    prepare_all(reference_);
+void Matcher<T>::prepare_all(Documents<T>& side, int threads) const {
+    const index_t documents = side.batch().documents;
+    const double elements = static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
+    const int workers = useful_threads(elements, threads);
+    WorkQueue queue(documents, 1 + documents / (16 * workers));
+    run_workers(workers, [&](int) {
+        for (index_t begin, end; queue.take(begin, end);) {
+            for (index_t d = begin; d < end; ++d) { side.prepare(d); }
+        }
+    });
+}
 
+template <class T>
+void Matcher<T>::run(int threads) {
+    if (pairs_.pairs) {
+        prepare_all(candidate_, threads);
+        prepare_all(reference_, threads);
+    }
     double all_work = 0.0;
     for (index_t p = 0; p < pairs_.count; ++p) { all_work += work(p); }
     const int workers = useful_threads(all_work, threads);
@@ -97,7 +109,7 @@ void Matcher<T>::run(int threads) {
         if (shared_by_all(work(p), all_work, workers)) { shared.push_back(p); }
     }
     for (const index_t p : shared) {
-        if (!trivial(p)) { match_shared(p, spaces); }
+        if (!settled(p)) { match_shared(p, spaces); }
     }
     WorkQueue queue(pairs_.count, std::min<index_t>(64, 1 + pairs_.count / (16 * workers)));
     run_workers(workers, [&](int worker) {
@@ -105,16 +117,20 @@ void Matcher<T>::run(int threads) {
         for (index_t begin, end; queue.take(begin, end);) {
             for (index_t p = begin; p < end; ++p) {
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
-                if (!trivial(p)) { match_alone(p, space); }
+                if (!settled(p)) { match_alone(p, space); }
             }
         }
     });
 }
 
 template <class T>
-bool Matcher<T>::trivial(index_t p) {
+bool Matcher<T>::settled(index_t p) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
+    if (!pairs_.pairs) { // used by this pair alone: read them now, and match them from the cache
+        candidate_.prepare(c);
+        reference_.prepare(r);
+    }
     if (!candidate_.finite(c) || !reference_.finite(r)) {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         write(p, nan, nan, nan);
@@ -128,20 +144,30 @@ bool Matcher<T>::trivial(index_t p) {
 }
 
 template <class T>
+T* Matcher<T>::scratch(const Documents<T>& side, index_t document, index_t count,
+                       std::vector<T>& scratch) const {
+    const std::size_t size = static_cast<std::size_t>(count * dim_);
+    if (!side.in_place(document) && scratch.size() < size) { scratch.resize(size); }
+    return scratch.data();
+}
+
+template <class T>
 void Matcher<T>::pack(index_t reference, index_t first, index_t count, Workspace<T>& space) const {
     const index_t columns = kernels_.columns;
     const index_t panels = padded(count) / columns;
-    space.y.resize(static_cast<std::size_t>(columns * dim_));
     if (static_cast<index_t>(space.panels.size()) < panels * columns * dim_) {
         space.panels.resize(static_cast<std::size_t>(panels * columns * dim_));
     }
+    T* y = scratch(reference_, reference, columns, space.y);
     for (index_t panel = 0; panel < panels; ++panel) {
-        const index_t valid = std::min(columns, count - panel * columns);
-        for (index_t j = 0; j < valid; ++j) {
-            reference_.unit(reference, first + panel * columns + j, space.y.data() + j * dim_);
-        }
-        kernels_.pack(space.y.data(), valid, dim_, space.panels.data() + panel * columns * dim_);
+        const index_t at = first + panel * columns;
+        const index_t valid = std::min(columns, first + count - at);
+        kernels_.pack(reference_.rows(reference, at, valid, y), valid, dim_,
+                      space.panels.data() + panel * columns * dim_);
     }
+    const T* scale = reference_.scale(reference) + first;
+    space.y_scale.assign(scale, scale + count);
+    space.y_scale.resize(static_cast<std::size_t>(panels * columns), scale[count - 1]);
 }
 
 template <class T>
@@ -150,7 +176,7 @@ void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_m
     const index_t r = pairs_.reference(p);
     const index_t M = reference_.count(r);
     const index_t block = block_panels_ * kernels_.columns; // columns in a block
-    space.x.resize(static_cast<std::size_t>(kernels_.rows * dim_));
+    T* x = scratch(candidate_, c, kernels_.rows, space.x);
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
 
     for (index_t begin, end; rows.take(begin, end);) {
@@ -162,10 +188,8 @@ void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_m
             }
             for (index_t row = begin; row < end; row += kernels_.rows) {
                 const index_t count = std::min(kernels_.rows, end - row);
-                for (index_t i = 0; i < count; ++i) {
-                    candidate_.unit(c, row + i, space.x.data() + i * dim_);
-                }
-                kernels_.match(space.x.data(), count, space.panels.data(),
+                kernels_.match(candidate_.rows(c, row, count, x), candidate_.scale(c) + row, count,
+                               space.panels.data(), space.y_scale.data(),
                                padded(columns) / kernels_.columns, dim_, row_max + row,
                                space.column_max.data() + column);
             }
@@ -174,11 +198,28 @@ void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_m
 }
 
 template <class T>
+void Matcher<T>::match_short(index_t p, Workspace<T>& space) const {
+    const index_t c = pairs_.candidate(p);
+    const index_t r = pairs_.reference(p);
+    const index_t N = candidate_.count(c);
+    const index_t M = reference_.count(r);
+    space.column_max.assign(static_cast<std::size_t>(M), kNothing<T>);
+    const Rows<T> x = candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x));
+    const Rows<T> y = reference_.rows(r, 0, M, scratch(reference_, r, M, space.y));
+    kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
+                         space.row_max.data(), space.column_max.data());
+}
+
+template <class T>
 void Matcher<T>::match_alone(index_t p, Workspace<T>& space) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
-    WorkQueue rows(N, N);
-    sweep(p, rows, space, space.row_max.data());
+    if (is_short(N, reference_.count(pairs_.reference(p)))) {
+        match_short(p, space);
+    } else {
+        WorkQueue rows(N, N);
+        sweep(p, rows, space, space.row_max.data());
+    }
     finish(p, space.row_max.data(), space.column_max.data());
 }
 
@@ -210,11 +251,12 @@ void Matcher<T>::match_shared(index_t p, std::vector<Workspace<T>>& spaces) {
 template <class T>
 void Matcher<T>::finish(index_t p, const T* row_max, const T* column_max) {
     const auto mean = [](const Documents<T>& side, index_t d, const T* best) {
+        const T* scale = side.scale(d);
         double sum = 0.0;
         double weights = 0.0;
         for (index_t i = 0; i < side.count(d); ++i) {
             const double weight = side.weight(d, i);
-            sum += weight * static_cast<double>(best[i]);
+            sum += weight * static_cast<double>(best[i] * scale[i]);
             weights += weight;
         }
         return sum / weights; // 0 / 0 is NaN: nothing had weight

@@ -9,7 +9,8 @@ struct Float16x {
     using T = float;
     using reg = __m512;
     static constexpr index_t lanes = 16;
-    static constexpr int row_tile = 12; // 24 accumulators, 2 of y, 6 to spare; 14 rows spill
+    static constexpr int row_tile = 12;  // 24 accumulators, 2 of y, 6 to spare; 14 rows spill
+    static constexpr int short_rows = 6; // 24 accumulators, 6 of x, 1 of y
 
     static reg zero() { return _mm512_setzero_ps(); }
     static reg broadcast(float x) { return _mm512_set1_ps(x); }
@@ -33,18 +34,14 @@ struct Float16x {
         }
     }
 
-    struct squares {
-        __m512d low, high;
-    };
-    static squares no_squares() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
-    static void add_squares(squares& sum, reg x) {
-        const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-        const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
-        sum.low = _mm512_fmadd_pd(low, low, sum.low);
-        sum.high = _mm512_fmadd_pd(high, high, sum.high);
-    }
-    static double sum_of_lanes(const squares& sum) {
-        return _mm512_reduce_add_pd(_mm512_add_pd(sum.low, sum.high));
+    static void sum_of_lanes(const reg (&x)[4], float (&out)[4]) {
+        const reg ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        const reg cd = add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        const reg all = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+        const __m256 half =
+            _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+        _mm_storeu_ps(out,
+                      _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
     }
 
     static void transpose(reg (&m)[16]) {
@@ -77,6 +74,7 @@ struct Double8x {
     using reg = __m512d;
     static constexpr index_t lanes = 8;
     static constexpr int row_tile = 12;
+    static constexpr int short_rows = 6;
 
     static reg zero() { return _mm512_setzero_pd(); }
     static reg broadcast(double x) { return _mm512_set1_pd(x); }
@@ -93,10 +91,14 @@ struct Double8x {
         return load(static_cast<const double*>(row) + k);
     }
 
-    using squares = __m512d;
-    static squares no_squares() { return _mm512_setzero_pd(); }
-    static void add_squares(squares& sum, reg x) { sum = _mm512_fmadd_pd(x, x, sum); }
-    static double sum_of_lanes(squares sum) { return _mm512_reduce_add_pd(sum); }
+    static void sum_of_lanes(const reg (&x)[4], double (&out)[4]) {
+        const reg ab = add(_mm512_unpacklo_pd(x[0], x[1]), _mm512_unpackhi_pd(x[0], x[1]));
+        const reg cd = add(_mm512_unpacklo_pd(x[2], x[3]), _mm512_unpackhi_pd(x[2], x[3]));
+        const __m256d a = _mm256_add_pd(_mm512_castpd512_pd256(ab), _mm512_extractf64x4_pd(ab, 1));
+        const __m256d c = _mm256_add_pd(_mm512_castpd512_pd256(cd), _mm512_extractf64x4_pd(cd, 1));
+        _mm256_storeu_pd(out, _mm256_add_pd(_mm256_permute2f128_pd(a, c, 0x20),
+                                            _mm256_permute2f128_pd(a, c, 0x31)));
+    }
 
     static void transpose(reg (&m)[8]) {
         reg a[8];
