@@ -21,7 +21,8 @@ $(VENV)/.packages: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.packages CMakeLists.txt $(CSRC)
-	$(PIP) install --no-build-isolation --no-deps -e .
+	$(PIP) install --no-build-isolation --no-deps -e . \
+	  -C cmake.define.FLASHBERTSCORE_EMULATED=ON
 	touch $@
 
 venv: $(VENV)/.built ## Make .venv: pinned packages, the offline model, the built extension
@@ -67,13 +68,14 @@ wheel: venv ## Build the wheel as a user does, in an isolated environment, and i
 	cd build && PYTHONPATH=wheel-site:$$(../$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  ../$(BIN)/python -S -c "import flashbertscore as f; assert 'wheel-site' in f.__file__; print(f.__version__, f.isa())"
 
-inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=python
+inplace: ## Build the extension, without CUDA unless asked for, into python/flashbertscore
 	cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE=$$(command -v $(PYTHON)) \
-	  -Dpybind11_DIR=$$($(PYTHON) -m pybind11 --cmakedir) -DCMAKE_BUILD_TYPE=Release
+	  -Dpybind11_DIR=$$($(PYTHON) -m pybind11 --cmakedir) -DCMAKE_BUILD_TYPE=Release \
+	  -DFLASHBERTSCORE_EMULATED=ON -DFLASHBERTSCORE_CUDA=$(or $(FLASHBERTSCORE_CUDA),OFF)
 	cmake --build build/inplace
 	cmake --install build/inplace --prefix python
 
 clean: ## Remove environments and build outputs
-	rm -rf .venv .venv-compat build python/flashbertscore/_core*.so
+	rm -rf .venv .venv-compat build python/flashbertscore/_core*.so python/flashbertscore/_emulated*.so
 
 include make/cuda.mk

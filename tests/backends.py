@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from flashbertscore import functional, isas, ops
+from flashbertscore import build_info, functional, isas, ops
 from flashbertscore.functional import Scores
+
+try:
+    from flashbertscore import _emulated
+except ImportError:
+    _emulated = None
+
+# The CUDA kernels on the CPU: same launcher, same source.
+EMULATED = functools.partial(ops._match_planned, getattr(_emulated, "CudaPlan", None), 0)
 
 
 @dataclass(frozen=True)
@@ -24,16 +35,45 @@ class Backend:
         if self.name.startswith("cpu-"):
             monkeypatch.setenv("FLASHBERTSCORE_ISA", self.name.removeprefix("cpu-"))
 
+    def skip_reason(self) -> str | None:
+        """Why this backend cannot run here; None if it can."""
+        if self.name == "cuda-emulated" and _emulated is None:
+            return "built without FLASHBERTSCORE_EMULATED=ON"
+        if self.name == "cuda" and not build_info()["cuda"]:
+            return "built without CUDA"
+        if self.name == "cuda" and not torch.cuda.is_available():
+            return "no CUDA device"
+        return None
+
+    def _on_gpu(
+        self, op: Callable[..., Scores], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Scores:
+        """Call with copies of all tensors on the GPU; scores as CPU tensors."""
+
+        def move(value: Any) -> Any:
+            return value.cuda() if isinstance(value, Tensor) else value
+
+        scores = op(*map(move, args), **{name: move(value) for name, value in kwargs.items()})
+        return Scores(*(value.cpu() for value in scores))
+
     def bertscore(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
         """The padded op on CPU tensors."""
         if self.name == "tiled":
             return Scores(*ops._bertscore_elsewhere(*args, **kwargs))
+        if self.name == "cuda-emulated":
+            return Scores(*ops._padded(EMULATED, *args, **kwargs))
+        if self.name == "cuda":
+            return self._on_gpu(functional.bertscore, args, kwargs)
         return functional.bertscore(*args, **kwargs)
 
     def bertscore_packed(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
         """The packed op on CPU tensors."""
         if self.name == "tiled":
             return Scores(*ops._bertscore_packed_elsewhere(*args, **kwargs))
+        if self.name == "cuda-emulated":
+            return Scores(*ops._packed(EMULATED, *args, **kwargs))
+        if self.name == "cuda":
+            return self._on_gpu(functional.bertscore_packed, args, kwargs)
         return functional.bertscore_packed(*args, **kwargs)
 
     def assert_same(self, got: Scores, expected: Scores) -> None:
@@ -43,7 +83,12 @@ class Backend:
             torch.testing.assert_close(a, b, atol=bound, rtol=0, equal_nan=True)
 
 
-BACKENDS = [*(Backend(f"cpu-{isa}") for isa in isas()), Backend("tiled", bitwise=False)]
+BACKENDS = [
+    *(Backend(f"cpu-{isa}") for isa in isas()),
+    Backend("tiled", bitwise=False),
+    Backend("cuda-emulated"),
+    Backend("cuda"),
+]
 
 
 def pack(documents: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,8 @@ from backends import BACKENDS, Backend
 def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """The op on one backend: each instruction set of this processor, and the tiled fall-back."""
     backend: Backend = request.param
+    if reason := backend.skip_reason():
+        pytest.skip(f"{backend.name}: {reason}")
     backend.select(monkeypatch)
     return backend
 

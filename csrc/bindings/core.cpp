@@ -3,6 +3,13 @@
 #include "core/views.h"
 #include "cpu/greedy_match.h"
 #include "cpu/isa.h"
+#if defined(FLASHBERTSCORE_CUDA_VERSION)
+#include "bindings/cuda_plan.h"
+#else
+#define FLASHBERTSCORE_CUDA_VERSION ""
+#define FLASHBERTSCORE_CUDA_TARGETS ""
+#define FLASHBERTSCORE_WITHOUT_CUDA
+#endif
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -97,4 +104,14 @@ PYBIND11_MODULE(_core, m) {
         py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"));
     m.def("isa", [] { return std::string(chosen_isa().name); });
     m.def("isas", &supported_isas);
+    m.def("cuda_build", [] {
+        const py::str targets = FLASHBERTSCORE_CUDA_TARGETS;
+        py::dict build;
+        build["cuda"] = FLASHBERTSCORE_CUDA_VERSION;
+        build["cuda_architectures"] = targets.attr("split")();
+        return build;
+    });
+#if !defined(FLASHBERTSCORE_WITHOUT_CUDA)
+    flashbertscore::bindings::bind_plan(m);
+#endif
 }

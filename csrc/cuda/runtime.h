@@ -73,6 +73,8 @@ inline Device current_device() {
     return device;
 }
 
+#if defined(__CUDACC__) // not for the bindings
+
 // Blocks of a kernel that fit on a multiprocessor at once; asked once per kernel and device.
 template <auto KERNEL> int resident_blocks(int threads, std::size_t shared_bytes) {
     constexpr int DEVICES = 64;
@@ -102,6 +104,8 @@ void launch(const Device& device, index_t blocks, int threads, std::size_t share
         arguments...);
     check(cudaGetLastError(), "launch of a kernel");
 }
+
+#endif
 
 // `from` is pageable: it has been read when the call returns.
 inline void copy_to_device(void* to, const void* from, std::size_t bytes, Stream stream) {

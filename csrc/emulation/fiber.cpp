@@ -20,7 +20,7 @@
 namespace flashbertscore::emulation {
 namespace {
 
-constexpr std::size_t STACK_BYTES = 256 * 1024;
+constexpr std::size_t STACK_BYTES = 128 * 1024;
 
 thread_local Fiber* running = nullptr;  // the fiber that was entered by it
 

@@ -2,6 +2,6 @@
 
 from flashbertscore import functional
 from flashbertscore._version import __version__
-from flashbertscore.ops import isa, isas
+from flashbertscore.ops import build_info, isa, isas
 
-__all__ = ["__version__", "functional", "isa", "isas"]
+__all__ = ["__version__", "build_info", "functional", "isa", "isas"]

@@ -6,6 +6,7 @@ build serves every version of it. What a device without a kernel of ours gets is
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ from flashbertscore import checks, tiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    # Views of candidate and reference, each with the rows of its buffer; address of the pairs
+    # [P, 2] int64, 0 for one to one; outputs.
+    Match = Callable[["_core.TokenBatch", int, "_core.TokenBatch", int, int, "Output"], None]
 
 try:
     import flashbertscore._core as _core  # noqa: PLR0402 - its error says what is missing
@@ -57,6 +62,17 @@ def isa() -> str:
         ValueError: ``FLASHBERTSCORE_ISA`` names one that is unknown or not supported here.
     """
     return _core.isa()
+
+
+def build_info() -> dict[str, str | list[str]]:
+    """What the compiled part holds.
+
+    Returns:
+        ``cpu``: instruction sets that this processor can run, best first. ``cuda``: version of the
+        CUDA compiler, empty if built without; ``cuda_architectures``: what it compiled for, as
+        ``sm_90`` (machine code) and ``compute_90`` (PTX, which a driver compiles for later GPUs).
+    """
+    return {"cpu": _core.isas(), **_core.cuda_build()}
 
 
 def isas() -> list[str]:
@@ -127,10 +143,11 @@ def _mask(name: str, mask: Tensor | None) -> Tensor | None:
     if mask is None:
         return None
     if mask.dtype != torch.bool:
-        wrong = mask[(mask != 0) & (mask != 1)]
-        if len(wrong):
-            message = f"{name}: expected only 0 and 1, got {wrong[0].item()}"
-            raise ValueError(message)
+        if not mask.is_cuda:  # there, looking at values would wait for the device
+            wrong = mask[(mask != 0) & (mask != 1)]
+            if len(wrong):
+                message = f"{name}: expected only 0 and 1, got {wrong[0].item()}"
+                raise ValueError(message)
         mask = mask != 0
     return mask.contiguous()
 
@@ -173,7 +190,43 @@ def _host_indices(value: Tensor) -> Tensor:
     return value.to(device="cpu", dtype=torch.int64).contiguous()
 
 
-def _bertscore_cpu(
+def _match_cpu(
+    x: _core.TokenBatch,
+    x_rows: int,
+    y: _core.TokenBatch,
+    y_rows: int,
+    pairs: int,
+    outputs: Output,
+) -> None:
+    """The CPU kernels."""
+    addresses = (value.data_ptr() for value in outputs)
+    count = outputs[0].shape[0]
+    _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *addresses, torch.get_num_threads())
+
+
+def _match_planned(
+    planner: type[_core.CudaPlan],
+    stream: int,
+    x: _core.TokenBatch,
+    x_rows: int,
+    y: _core.TokenBatch,
+    y_rows: int,
+    pairs: int,
+    outputs: Output,
+) -> None:
+    """The CUDA kernels, on the current device and on ``stream`` of it (or their emulation)."""
+    plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0])
+    workspace = outputs[0].new_empty(plan.workspace_bytes, dtype=torch.uint8)
+    plan.run(*(value.data_ptr() for value in outputs), workspace.data_ptr(), stream)
+
+
+def _match_cuda(device: torch.device) -> Match:
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return functools.partial(_match_planned, _core.CudaPlan, stream)
+
+
+def _padded(
+    match: Match,
     candidate: Tensor,
     reference: Tensor,
     candidate_mask: Tensor | None = None,
@@ -189,23 +242,20 @@ def _bertscore_cpu(
     y_mask = _mask("reference_mask", reference_mask)
     w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
     count = x.shape[0]
-    precision, recall, f1 = _outputs(x, count)
-    _core.greedy_match(
+    outputs = _outputs(x, count)
+    match(
         _padded_view(x, x_mask, w),
         count * x.shape[1],
         _padded_view(y, y_mask, v),
         count * y.shape[1],
         0,
-        count,
-        precision.data_ptr(),
-        recall.data_ptr(),
-        f1.data_ptr(),
-        torch.get_num_threads(),
+        outputs,
     )
-    return precision, recall, f1
+    return outputs
 
 
-def _bertscore_packed_cpu(
+def _packed(
+    match: Match,
     candidate: Tensor,
     candidate_offsets: Tensor,
     reference: Tensor,
@@ -228,20 +278,26 @@ def _bertscore_packed_cpu(
     both = None if pairs is None else _host_indices(pairs)
     w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
     count = x_offsets.shape[0] - 1 if both is None else both.shape[0]
-    precision, recall, f1 = _outputs(x, count)
-    _core.greedy_match(
+    outputs = _outputs(x, count)
+    match(
         _packed_view(x, x_offsets, w),
         x.shape[0],
         _packed_view(y, y_offsets, v),
         y.shape[0],
         _address(both),
-        count,
-        precision.data_ptr(),
-        recall.data_ptr(),
-        f1.data_ptr(),
-        torch.get_num_threads(),
+        outputs,
     )
-    return precision, recall, f1
+    return outputs
+
+
+def _bertscore_cuda(candidate: Tensor, *arguments: Tensor | None) -> Output:
+    with torch.cuda.device(candidate.device):
+        return _padded(_match_cuda(candidate.device), candidate, *arguments)
+
+
+def _bertscore_packed_cuda(candidate: Tensor, *arguments: Tensor | None) -> Output:
+    with torch.cuda.device(candidate.device):
+        return _packed(_match_cuda(candidate.device), candidate, *arguments)
 
 
 def _tell(device: torch.device) -> None:
@@ -362,15 +418,28 @@ def _bertscore_packed_fake(
 def _register(
     name: str,
     cpu: Callable[..., Output],
+    cuda: Callable[..., Output],
     elsewhere: Callable[..., Output],
     fake: Callable[..., Output],
 ) -> None:
     LIBRARY.impl(name, cpu, "CPU")
+    if hasattr(_core, "CudaPlan"):
+        LIBRARY.impl(name, cuda, "CUDA")
     LIBRARY.impl(name, elsewhere, "CompositeExplicitAutograd")
     torch.library.register_fake(f"flashbertscore::{name}", fake, lib=LIBRARY)
 
 
-_register("bertscore", _bertscore_cpu, _bertscore_elsewhere, _bertscore_fake)
 _register(
-    "bertscore_packed", _bertscore_packed_cpu, _bertscore_packed_elsewhere, _bertscore_packed_fake
+    "bertscore",
+    functools.partial(_padded, _match_cpu),
+    _bertscore_cuda,
+    _bertscore_elsewhere,
+    _bertscore_fake,
+)
+_register(
+    "bertscore_packed",
+    functools.partial(_packed, _match_cpu),
+    _bertscore_packed_cuda,
+    _bertscore_packed_elsewhere,
+    _bertscore_packed_fake,
 )
