@@ -5,7 +5,7 @@
 namespace flashbertscore {
 namespace {
 
-struct Float8x {
+struct Float8x : Plain<Float8x, float> {
     using T = float;
     using reg = __m256;
     static constexpr index_t lanes = 8;
@@ -64,7 +64,7 @@ struct Float8x {
     }
 };
 
-struct Double4x {
+struct Double4x : Plain<Double4x, double> {
     using T = double;
     using reg = __m256d;
     static constexpr index_t lanes = 4;
@@ -113,9 +113,13 @@ bool supported() {
            __builtin_cpu_supports("f16c");
 }
 
+constexpr Kernels<float> kFloat32 = kernels<Float8x>();
+constexpr Kernels<double> kFloat64 = kernels<Double4x>();
+
 } // namespace
 
-constinit const Isa kAvx2 = {"avx2", "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors", supported,
-                             kernels<Float8x>(), kernels<Double4x>()};
+constinit const Isa kAvx2 = {"avx2",    "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors",
+                             supported, &kFloat32,
+                             &kFloat64, nullptr};
 
 } // namespace flashbertscore

@@ -5,7 +5,7 @@ namespace flashbertscore {
 namespace {
 
 template <class Element>
-struct Vector16 {
+struct Vector16 : Plain<Vector16<Element>, Element> {
     using T = Element;
     typedef T reg __attribute__((vector_size(16)));
     static constexpr index_t lanes = 16 / sizeof(T);
@@ -69,10 +69,14 @@ struct Vector16 {
     }
 };
 
+constexpr Kernels<float> kFloat32 = kernels<Vector16<float>>();
+constexpr Kernels<double> kFloat64 = kernels<Vector16<double>>();
+
 } // namespace
 
 constinit const Isa kGeneric = {
-    "generic", "vectors of 16 bytes on any processor: 6 rows x 2 vectors", [] { return true; },
-    kernels<Vector16<float>>(), kernels<Vector16<double>>()};
+    "generic",           "vectors of 16 bytes on any processor: 6 rows x 2 vectors",
+    [] { return true; }, &kFloat32,
+    &kFloat64,           nullptr};
 
 } // namespace flashbertscore

@@ -12,11 +12,11 @@
 
 namespace flashbertscore {
 
-// One side of the match. T: the type computed in.
-template <class T>
+// One side of the match. T: the type computed in. S: the type that is multiplied.
+template <class T, class S>
 class Documents {
   public:
-    Documents(const TokenBatch& batch, const Kernels<T>& kernels)
+    Documents(const TokenBatch& batch, const Kernels<T, S>& kernels)
         : batch_(batch), kernels_(kernels), scale_(static_cast<std::size_t>(batch.rows())),
           state_(static_cast<std::size_t>(batch.documents)) {
         if (batch.mask) { row_.resize(static_cast<std::size_t>(batch.rows())); }
@@ -29,6 +29,10 @@ class Documents {
     index_t count(index_t d) const { return state(d).count; }
     bool finite(index_t d) const { return state(d).finite; }
 
+    // Whether a token's norm is beyond what products of T can hold: such a token is read as a unit
+    // vector of T, so S must be T to match this document.
+    bool extreme(index_t d) const { return state(d).extreme; }
+
     // Factor that makes <x, y> of a token, as `rows` gives it, a cosine; 0 for a zero vector.
     const T* scale(index_t d) const { return scale_.data() + batch_.first(d); } // [count]
 
@@ -37,7 +41,7 @@ class Documents {
 
     // `count` tokens of document d from token `first` on, in place if the document allows it, else
     // written to scratch[count, dim].
-    Rows<T> rows(index_t d, index_t first, index_t count, T* scratch) const;
+    Rows<S> rows(index_t d, index_t first, index_t count, S* scratch) const;
 
     // Weight of token i of document d.
     double weight(index_t d, index_t i) const {
@@ -60,6 +64,9 @@ class Documents {
     // a unit vector, made in double from values divided by the largest, and its scale is 1.
     static constexpr double kSmall = std::is_same_v<T, float> ? 0x1p-40 : 0x1p-300;
     static constexpr double kLarge = std::is_same_v<T, float> ? 0x1p+40 : 0x1p+300;
+    static constexpr DType multiplied = std::is_same_v<S, float>    ? DType::float32
+                                        : std::is_same_v<S, double> ? DType::float64
+                                                                    : DType::bfloat16;
     static bool ordinary(double norm) { return norm > kSmall && norm < kLarge; }
 
     const State& state(index_t d) const { return state_[static_cast<std::size_t>(d)]; }
@@ -78,14 +85,14 @@ class Documents {
     void unit(const void* row, T* out) const;
 
     TokenBatch batch_;
-    const Kernels<T>& kernels_;
+    const Kernels<T, S>& kernels_;
     std::vector<T> scale_;     // [rows], those of document d from first(d) on, masked rows left out
     std::vector<index_t> row_; // [rows] if masked: rows of the tokens, in the same places
     std::vector<State> state_; // [documents]
 };
 
-template <class T>
-double Documents<T>::largest(const void* row) const {
+template <class T, class S>
+double Documents<T, S>::largest(const void* row) const {
     double most = 0.0;
     for (index_t k = 0; k < batch_.dim; ++k) {
         const double size = std::fabs(static_cast<double>(element<T>(row, batch_.dtype, k)));
@@ -95,8 +102,8 @@ double Documents<T>::largest(const void* row) const {
     return most;
 }
 
-template <class T>
-void Documents<T>::unit(const void* row, T* out) const {
+template <class T, class S>
+void Documents<T, S>::unit(const void* row, T* out) const {
     const double most = largest(row);
     double sum = 0.0; // in [1, dim]
     for (index_t k = 0; k < batch_.dim; ++k) {
@@ -110,13 +117,12 @@ void Documents<T>::unit(const void* row, T* out) const {
     }
 }
 
-template <class T>
-void Documents<T>::prepare(index_t d) {
+template <class T, class S>
+void Documents<T, S>::prepare(index_t d) {
     const index_t first = batch_.first(d);
     const index_t length = batch_.length(d);
-    const DType computed = std::is_same_v<T, float> ? DType::float32 : DType::float64;
     State state;
-    state.in_place = batch_.dtype == computed;
+    state.in_place = batch_.dtype == multiplied;
     for (index_t i = 0; i < length; ++i) {
         if (batch_.mask) {
             if (!batch_.mask[first + i]) { continue; }
@@ -140,17 +146,19 @@ void Documents<T>::prepare(index_t d) {
     state_[static_cast<std::size_t>(d)] = state;
 }
 
-template <class T>
-Rows<T> Documents<T>::rows(index_t d, index_t first, index_t count, T* scratch) const {
-    if (in_place(d)) { return {static_cast<const T*>(data(d, row(d, first))), batch_.row_stride}; }
+template <class T, class S>
+Rows<S> Documents<T, S>::rows(index_t d, index_t first, index_t count, S* scratch) const {
+    if (in_place(d)) { return {static_cast<const S*>(data(d, row(d, first))), batch_.row_stride}; }
     for (index_t i = 0; i < count; ++i) {
         const void* x = data(d, row(d, first + i));
-        T* out = scratch + i * batch_.dim;
-        if (state(d).extreme && scale(d)[first + i] != T(0) && !ordinary(norm(x))) {
-            unit(x, out);
-        } else {
-            kernels_.convert(x, batch_.dtype, batch_.dim, out);
+        S* out = scratch + i * batch_.dim;
+        if constexpr (std::is_same_v<T, S>) {
+            if (extreme(d) && scale(d)[first + i] != T(0) && !ordinary(norm(x))) {
+                unit(x, out);
+                continue;
+            }
         }
+        kernels_.convert(x, batch_.dtype, batch_.dim, out);
     }
     return {scratch, batch_.dim};
 }

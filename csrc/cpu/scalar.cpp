@@ -52,12 +52,15 @@ void match(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_sca
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {1, 1, sum_of_squares<T>, convert<T>, pack<T>, match<T>, match_short<T>};
+    return {1, 1, 1, sum_of_squares<T>, convert<T>, pack<T>, match<T>, match_short<T>};
 }
+
+constexpr Kernels<float> kFloat32 = kernels<float>();
+constexpr Kernels<double> kFloat64 = kernels<double>();
 
 } // namespace
 
-const Isa kScalar = {"scalar", "plain C++, sums in double", [] { return true; }, kernels<float>(),
-                     kernels<double>()};
+constinit const Isa kScalar = {
+    "scalar", "plain C++, sums in double", [] { return true; }, &kFloat32, &kFloat64, nullptr};
 
 } // namespace flashbertscore
