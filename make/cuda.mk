@@ -16,7 +16,7 @@ $(EMULATED_BUILD)/$(1)/%.cu.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
 $(EMULATED_BUILD)/$(1)/%.cpp.o: csrc/emulation/%.cpp $(EMULATED_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(EMULATED_FLAGS) $(filter-out -fsanitize=thread,$(SANITIZERS_$(1))) -c $$< -o $$@
-$(EMULATED_BUILD)/$(1)/emulation_test: tests/cpp/emulation_test.cpp \
+$(EMULATED_BUILD)/$(1)/kernel_test: tests/cpp/kernel_test.cpp \
 		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
 	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$^ -o $$@
 endef
@@ -24,5 +24,22 @@ $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
 .PHONY: emulate emulate-plain emulate-tsan emulate-asan
 emulate: emulate-plain emulate-tsan emulate-asan ## Run the CUDA kernels on the CPU, plain and under sanitizers
-emulate-plain emulate-tsan emulate-asan: emulate-%: $(EMULATED_BUILD)/%/emulation_test
+emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
 	$<
+# A tenth of the speed: once through every kernel, and the rules.
+emulate-tsan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
+	TSAN_OPTIONS=halt_on_error=1 $< tour
+	TSAN_OPTIONS=halt_on_error=1 $< rules
+
+# The same test program for the device at hand, for `make gpu`.
+NVCC ?= nvcc
+GPU_ARCHITECTURE ?= native
+build/gpu/%.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++20 -O3 -lineinfo -arch=$(GPU_ARCHITECTURE) -Icsrc -c $< -o $@
+build/gpu/kernel_test: tests/cpp/kernel_test.cpp $(patsubst csrc/cuda/%.cu,build/gpu/%.o,$(wildcard csrc/cuda/*.cu))
+	$(NVCC) -std=c++20 -O2 -arch=$(GPU_ARCHITECTURE) -Icsrc $^ -o $@
+
+.PHONY: gpu
+gpu: ## On a machine with a GPU: build, test, measure, check with compute-sanitizer
+	bash benchmarks/gpu.sh

@@ -1,14 +1,16 @@
-// The CUDA kernels on the emulation against the equation in double, one pair at a time.
+// The CUDA kernels against the equation in double, one pair at a time.
 //
-// Built plain, under ThreadSanitizer, and under AddressSanitizer and UBSan by `make emulate`. Every
+// Built on the emulation plain, under ThreadSanitizer, and under AddressSanitizer and UBSan by
+// `make emulate`; by nvcc for a device, and run there under compute-sanitizer, by `make gpu`. Every
 // buffer ends where its last row ends, so that a row too many is an error of the address
 // sanitizer; similarities are all negative in many cases, so that a padding cell taken for 0 is
-// an error of value. `emulation_test NAME` runs the groups whose name contains NAME.
+// an error of value. `kernel_test NAME` runs the groups whose name contains NAME.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -61,11 +63,59 @@ double rounded(DType dtype, double value) {
 }
 
 // Rows of exactly as many bytes as needed, in memory of exactly that size.
-std::vector<std::unique_ptr<char[]>> memory;
+struct Buffer {
+    std::unique_ptr<char[]> host;
+    std::size_t bytes;
+};
+std::map<const void*, Buffer> memory;
 char* buffer(std::size_t bytes) {
-    memory.emplace_back(new char[bytes]);
-    return memory.back().get();
+    std::unique_ptr<char[]> host(new char[bytes]);
+    char* at = host.get();
+    memory[at] = {std::move(host), bytes};
+    return at;
 }
+
+// The kernels' side of a buffer: itself on the emulation, a copy of exactly its size on a device.
+#if defined(FLASHBERTSCORE_EMULATED)
+struct Twins {
+    template <class T> T* of(T* host) { return host; }
+    void* scratch(std::size_t bytes) {
+        char* at = buffer(bytes);
+        std::memset(at, 0xFF, bytes);
+        return at;
+    }
+    void fetch(char*) {}
+};
+#else
+struct Twins {
+    std::map<const void*, void*> made;
+
+    ~Twins() {
+        for (const auto& [host, device] : made) cudaFree(device);
+    }
+    template <class T> T* of(T* host) {
+        if (host == nullptr) return nullptr;
+        const std::size_t bytes = memory.at(host).bytes;
+        void*& device = made[host];
+        if (device == nullptr) {
+            fbs::cuda::check(cudaMalloc(&device, std::max<std::size_t>(bytes, 1)), "malloc");
+            fbs::cuda::check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
+        }
+        return static_cast<T*>(device);
+    }
+    void* scratch(std::size_t bytes) { // uninitialized, for initcheck
+        void* device = nullptr;
+        fbs::cuda::check(cudaMalloc(&device, std::max<std::size_t>(bytes, 1)), "malloc");
+        made[device] = device;
+        return device;
+    }
+    void fetch(char* host) {
+        fbs::cuda::check(
+            cudaMemcpy(host, made.at(host), memory.at(host).bytes, cudaMemcpyDeviceToHost),
+            "kernels");
+    }
+};
+#endif
 
 void encode(DType dtype, double value, char* at) {
     using namespace fbs::emulation;
@@ -197,10 +247,18 @@ std::vector<Scores> run(const fbs::TokenBatch& x, const fbs::TokenBatch& y, cons
         at = buffer(count * size);
         std::memset(at, 0x7F, count * size); // a number that no score is
     }
-    const fbs::cuda::Plan plan(x, y, {pairs.empty() ? nullptr : pairs.data(), count}, device);
-    char* workspace = buffer(plan.workspace_bytes());
-    std::memset(workspace, 0xFF, plan.workspace_bytes());
-    plan.run({out[0], out[1], out[2]}, workspace, nullptr);
+    Twins twins;
+    const auto there = [&](fbs::TokenBatch side) {
+        side.data = twins.of(side.data);
+        side.mask = twins.of(side.mask);
+        side.weights = twins.of(side.weights);
+        return side;
+    };
+    const fbs::cuda::Plan plan(there(x), there(y), {pairs.empty() ? nullptr : pairs.data(), count},
+                               device);
+    void* workspace = twins.scratch(plan.workspace_bytes());
+    plan.run({twins.of(out[0]), twins.of(out[1]), twins.of(out[2])}, workspace, nullptr);
+    for (char* at : out) twins.fetch(at);
     std::vector<Scores> scores(count);
     for (index_t p = 0; p < count; ++p) {
         for (int s = 0; s < 3; ++s) {
@@ -432,6 +490,31 @@ void rules() {
     }
 }
 
+// Once through every kernel and tile size, short enough for the slowest sanitizer.
+void tour() {
+    for (DType dtype : ALL) {
+        for (index_t n : {20, 50, 100, 200, 600}) {
+            for (index_t dim : {40, 9}) {
+                Documents x{dtype, dim}, y{dtype, dim};
+                for (index_t d = 0; d < 4; ++d) {
+                    x.add(n - d);
+                    y.add(n - 3 + d);
+                }
+                fill(x, Data::negative, 30);
+                fill(y, Data::negative, 31);
+                weigh(x, 32);
+                const auto packed = run(view(x, -1, 0), view(y, -1, 0), {}, 4, DEVICE);
+                const auto padded = run(view(x, n, 0), view(y, n + 1, 0), {}, 4, DEVICE);
+                for (index_t p = 0; p < 4; ++p) {
+                    const std::string what = label(dtype, n - p, n - 3 + p, dim, "tour");
+                    expect_close(packed[p], equation(x, p, y, p), dtype, what);
+                    expect(same_bits(packed[p], padded[p]), what + ": other bits");
+                }
+            }
+        }
+    }
+}
+
 // The scratch: bounded whatever the lengths, and the schedule of any number of pairs.
 void workspace() {
     for (DType dtype : ALL) {
@@ -463,8 +546,9 @@ void workspace() {
 
 int main(int argc, char** argv) {
     const std::pair<const char*, void (*)()> groups[] = {
-        {"workspace", workspace}, {"rules", rules},   {"poisons", poisons},
-        {"edges", edges},         {"longs", longs}, {"orders", orders}};
+        {"workspace", workspace}, {"tour", tour},   {"rules", rules},
+        {"poisons", poisons},     {"edges", edges}, {"longs", longs},
+        {"orders", orders}};
     for (const auto& [name, group] : groups) {
         if (argc > 1 && std::strstr(name, argv[1]) == nullptr) continue;
         const int before = failures;

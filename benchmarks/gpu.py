@@ -1,0 +1,267 @@
+"""The op on a GPU beside a device copy, a matrix product and what plain torch does.
+
+Writes one JSON file and prints a table: ``python benchmarks/gpu.py --out FILE [--quick]``. A case
+that fails is a row that says so; the rest is measured all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from gpu_cases import DTYPES, LONG, SHORT, TARGETS, Case
+
+import flashbertscore
+from flashbertscore import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+SECONDS = 0.12  # of runs per measurement
+BLOCK_BYTES = 4 << 30  # of similarities that torch's chain may hold at once
+
+
+def measure(call: Callable[[], object]) -> tuple[float, float]:
+    """Median milliseconds by CUDA events, and peak MiB beyond what was allocated before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    once = max(time.perf_counter() - start, 1e-5)
+    runs = min(50, max(3, round(SECONDS / once)))
+    times = []
+    for _ in range(runs):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times), peak
+
+
+def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Normalize, multiply, take both maxima, means: [B, N, D] and [B, M, D] to P and R."""
+    x = torch.nn.functional.normalize(x, dim=-1)
+    y = torch.nn.functional.normalize(y, dim=-1)
+    s = x @ y.transpose(1, 2)
+    return s.amax(dim=2).float().mean(dim=1), s.amax(dim=1).float().mean(dim=1)
+
+
+def chain_in_blocks(step: Callable[..., Any], x: Tensor, y: Tensor, size: int) -> Callable[[], object]:
+    """``step`` over slices of pairs, or for one long pair of rows, so that it fits the memory.
+
+    A block of rows has the work of the whole; merging its column maxima is left out, in torch's
+    favour.
+    """
+    b, n, m = x.shape[0], x.shape[1], y.shape[1]
+    pairs = max(1, min(b, BLOCK_BYTES // (n * m * size)))
+    rows = max(1, min(n, BLOCK_BYTES // (m * size)))
+
+    def run() -> None:
+        for first in range(0, b, pairs):
+            for row in range(0, n, rows):
+                step(x[first : first + pairs, row : row + rows], y[first : first + pairs])
+
+    return run
+
+
+def embeddings(case: Case) -> tuple[Tensor, Tensor]:
+    shape = (case.pairs, case.length, case.dim)
+    dtype = DTYPES[case.dtype]
+    return (
+        torch.randn(shape, device="cuda", dtype=dtype),
+        torch.randn(shape, device="cuda", dtype=dtype),
+    )
+
+
+def error(case: Case, x: Tensor, y: Tensor, scores: functional.Scores) -> dict[str, float]:
+    """Largest error of F against float64 on a few pairs, ours and that of torch's chain."""
+    x, y = x[:4, :2048], y[:4, :2048]
+    if x.shape[1] < case.length:
+        scores = functional.bertscore(x, y)
+    p, r = (value.double() for value in chain(x.double(), y.double()))
+    truth = 2 * p * r / (p + r)
+    q, s = (value.double() for value in chain(x.float(), y.float()))
+    plain = 2 * q * s / (q + s)
+    return {
+        "error": (scores.f1[:4].double() - truth).abs().max().item(),
+        "error_torch_fp32": (plain - truth).abs().max().item(),
+    }
+
+
+def copy_bandwidth() -> float:
+    """TB/s, bytes read and bytes written, of a large copy on the device."""
+    source = torch.randn(1 << 30, device="cuda")
+    target = torch.empty_like(source)
+    milliseconds, _ = measure(lambda: target.copy_(source))
+    return 2 * source.nbytes / milliseconds / 1e9
+
+
+def run_case(case: Case, copy: float, *, quick: bool) -> dict[str, Any]:
+    x, y = embeddings(case)
+    row: dict[str, Any] = {"case": case.name, "dtype": case.dtype, "pairs": case.pairs}
+    row |= {"length": case.length, "dim": case.dim}
+    scores = functional.bertscore(x, y)
+    row |= error(case, x, y, scores)
+    row["ms"], row["peak_mib"] = measure(lambda: functional.bertscore(x, y))
+    row["tb_per_s"] = case.bytes / row["ms"] / 1e9
+    row["of_copy"] = row["tb_per_s"] / copy
+    row["tflop_per_s"] = case.flop / row["ms"] / 1e9
+    long = case.pairs == 1
+    if long:
+        half = (x[0].bfloat16(), y[0].bfloat16().T)
+        rows = min(case.length, 16384)
+        product, _ = measure(lambda: half[0][:rows] @ half[1])
+        row["cublas_bf16_tflop_per_s"] = case.flop * rows / case.length / product / 1e9
+    if case.chain and not quick:
+        size = x.element_size()
+        plain = chain_in_blocks(chain, x, y, size)
+        row["torch_ms"], row["torch_peak_mib"] = measure(plain)
+        row["times_torch"] = row["torch_ms"] / row["ms"]
+        # Compiling takes seconds a shape; the middle dimension stands for all.
+        if case.dim == 768 and (long or case.length in (32, 128)) and case.length <= 16384:
+            compiled = torch.compile(chain, dynamic=False)
+            row["compiled_ms"], row["compiled_peak_mib"] = measure(
+                chain_in_blocks(compiled, x, y, size)
+            )
+            row["times_compiled"] = row["compiled_ms"] / row["ms"]
+    return row
+
+
+def ragged(copy: float) -> dict[str, Any]:
+    """10,000 packed pairs of 8 to 64 tokens, as sentences are, schedule and its copy included."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(8, 65, (2, 10_000), generator=generator)
+    offsets = [torch.cat([torch.zeros(1, dtype=torch.long), one.cumsum(0)]) for one in lengths]
+    x, y = (
+        torch.randn(int(one[-1]), 768, device="cuda", dtype=torch.bfloat16) for one in offsets
+    )
+    milliseconds, peak = measure(
+        lambda: functional.bertscore_packed(x, offsets[0], y, offsets[1])
+    )
+    rate = (x.nbytes + y.nbytes) / milliseconds / 1e9
+    return {
+        "case": "bf16 packed 10000x8..64 D=768",
+        "ms": milliseconds,
+        "peak_mib": peak,
+        "tb_per_s": rate,
+        "of_copy": rate / copy,
+    }
+
+
+def latency() -> dict[str, Any]:
+    """One pair of 32 tokens: from Python to the result, and replayed from a CUDA graph."""
+    x, y = (torch.randn(1, 32, 768, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    functional.bertscore(x, y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        functional.bertscore(x, y)
+    calls = 200
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        functional.bertscore(x, y)
+    queued = (time.perf_counter() - start) / calls
+    torch.cuda.synchronize()
+    replay, _ = measure(lambda: [graph.replay() for _ in range(calls)])
+    return {"case": "bf16 1x32 D=768", "call_us": queued * 1e6, "graph_us": replay * 1e3 / calls}
+
+
+def text(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"{row['case']:<30} FAILED {row['failed']}"
+    if "graph_us" in row:
+        return f"{row['case']:<30} {row['call_us']:.1f} us a call, {row['graph_us']:.1f} in a graph"
+    cells = [f"{row['case']:<30}{row['ms']:9.3f} ms {row['tb_per_s']:6.2f} TB/s"]
+    cells.append(f"{100 * row['of_copy']:4.0f}% copy")
+    for key, form in (
+        ("tflop_per_s", "{:6.1f} TF"),
+        ("cublas_bf16_tflop_per_s", "cublas {:.0f}"),
+        ("times_torch", "torch x{:.1f}"),
+        ("times_compiled", "compiled x{:.1f}"),
+        ("peak_mib", "{:.1f} MiB"),
+        ("error", "err {:.1e}"),
+        ("error_torch_fp32", "({:.1e})"),
+    ):
+        if key in row:
+            cells.append(form.format(row[key]))
+    return " ".join(cells)
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="without torch's chain")
+    parser.add_argument("--seconds", type=float, default=240, help="start no case after this")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("gpu.py: no CUDA device", file=sys.stderr)
+        return 2
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    copy = copy_bandwidth()
+    report: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "date": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "build": flashbertscore.build_info(),
+        "targets": TARGETS,
+        "copy_tb_per_s": copy,
+        "rows": [],
+    }
+    print(f"{report['device']}, torch {torch.__version__}, copy {copy:.2f} TB/s")
+    failed = 0
+    # bf16 first, and short before long: what the targets are about.
+    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        ("latency", latency),
+        ("ragged", lambda: ragged(copy)),
+    ]
+    for case in [*(c for c in SHORT + LONG if c.dtype == "bf16"), *SHORT, *LONG]:
+        if not any(name == case.name for name, _ in jobs):
+            jobs.append(
+                (case.name, lambda case=case: run_case(case, copy, quick=arguments.quick))
+            )
+    for name, job in jobs:
+        if time.perf_counter() - start > arguments.seconds:
+            row: dict[str, Any] = {"case": name, "failed": "not started: time is up"}
+        else:
+            try:
+                row = job()
+            except Exception as problem:  # noqa: BLE001 - one case must not hide the others
+                row = {"case": name, "failed": f"{type(problem).__name__}: {str(problem)[:200]}"}
+        failed += "failed" in row
+        report["rows"].append(row)
+        print(text(row), flush=True)
+        torch.cuda.empty_cache()
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"{time.perf_counter() - start:.0f} s")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
