@@ -72,16 +72,16 @@ __device__ __forceinline__ void write_scores(const Problem& problem, index_t pai
     static_cast<Real*>(problem.f1)[pair] = static_cast<Real>(f1);
 }
 
-// Called by all threads of a block; the first 128 bring their shares. `partial` [2, 4] is in
-// shared memory, free to be written when the call is made.
+// Called by all threads of a block; the first 128 bring their shares of n and m rows. `partial`
+// [2, 4] is in shared memory, free to be written when the call is made.
 template <class Real>
-__device__ __forceinline__ void conclude(const Problem& problem, index_t pair, Totals x, Totals y,
-                                         Totals* partial) {
+__device__ __forceinline__ void conclude(const Problem& problem, index_t pair, int n, int m,
+                                         Totals x, Totals y, Totals* partial) {
     const int thread = ptx::thread_index(), warp = thread / 32;
     constexpr int WARPS = FINISH_THREADS / 32;
     if (warp < WARPS) {
-        merge_warp(x);
-        merge_warp(y);
+        if (warp * 32 < n) merge_warp(x); // else all are zero
+        if (warp * 32 < m) merge_warp(y);
         if (thread % 32 == 0) {
             partial[warp] = x;
             partial[WARPS + warp] = y;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish(Problem problem, Real u
         };
         const Totals x = side(problem.x, task.x_first, task.n, keys);
         const Totals y = side(problem.y, task.y_first, task.m, keys + task.n);
-        conclude<Real>(problem, task.pair, x, y, partial);
+        conclude<Real>(problem, task.pair, task.n, task.m, x, y, partial);
         ptx::sync_block();
     }
 }

@@ -66,63 +66,75 @@ template <class T, class E, bool ALIGNED, class Items> class Loader {
   public:
     __device__ __forceinline__ explicit Loader(const Problem& problem)
         : problem_(problem), item_(ptx::block_index() - ptx::grid_size()),
-          row_(ptx::thread_index() / SLICE_CHUNKS), chunk_(ptx::thread_index() % SLICE_CHUNKS),
-          target_(chunk_offset(row_, chunk_)) {
+          slices_((problem.dim + SLICE_ELEMENTS<E> - 1) / SLICE_ELEMENTS<E>),
+          row_(ptx::thread_index() / SLICE_CHUNKS),
+          x_step_(T::ROWS_A_PASS * problem.x.row_stride),
+          y_step_(T::ROWS_A_PASS * problem.y.row_stride) {
+        const int chunk = ptx::thread_index() % SLICE_CHUNKS;
+        k_first_ = chunk * PER_CHUNK;
+        target_ = chunk_offset(row_, chunk);
         next_item();
     }
 
-    // Starts the copy of the next slice to `stage`; closes its group even when there is none.
-    __device__ __forceinline__ void issue(char* stage) {
-        if (item_ < Items::count(problem_)) {
-            copy<T::X_PASSES>(stage + target_, x_, problem_.x, x_rows_);
-            copy<T::Y_PASSES>(stage + T::TM * SLICE_BYTES + target_, y_, problem_.y, y_rows_);
-            advance();
-        }
+    // Starts part PART of PARTS of the copy of the next slice to `stage`: spread between products,
+    // the instructions cost no time of their own.
+    template <int PART, int PARTS> __device__ __forceinline__ void issue(char* stage) {
+        char* const to = stage + target_;
+        copy<T::X_PASSES * PART / PARTS, T::X_PASSES*(PART + 1) / PARTS>(to, x_, x_step_, x_rows_);
+        copy<T::Y_PASSES * PART / PARTS, T::Y_PASSES*(PART + 1) / PARTS>(
+            to + T::TM * SLICE_BYTES, y_, y_step_, y_rows_);
+    }
+    // After the last part: closes the group of copies, turns to the next slice.
+    __device__ __forceinline__ void commit() {
         ptx::copy_async_commit();
+        k_ += SLICE_ELEMENTS<E>;
+        x_ += SLICE_ELEMENTS<E>;
+        y_ += SLICE_ELEMENTS<E>;
+        if (--left_ == 0) next_tile();
     }
 
   private:
     using Storage = typename E::Storage;
     static constexpr int PER_CHUNK = CHUNK_ELEMENTS<E>;
 
-    template <int PASSES>
-    __device__ __forceinline__ void copy(char* target, const Storage* source, const Side& side,
-                                         int rows) {
-        const int k = slice_ * SLICE_ELEMENTS<E> + chunk_ * PER_CHUNK;
-        source += k;
+    template <int BEGIN, int END>
+    __device__ __forceinline__ void copy(char* to, const Storage* from, index_t step, int rows) {
 #pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
+        for (int pass = BEGIN; pass < END; ++pass) {
             // Rows and elements beyond the end are zeros, and not read.
-            const bool inside = pass * T::ROWS_A_PASS < rows && k < problem_.dim;
-            char* to = target + pass * T::ROWS_A_PASS * SLICE_BYTES;
+            const bool inside = pass * T::ROWS_A_PASS < rows && k_ < problem_.dim;
+            char* const target = to + pass * T::ROWS_A_PASS * SLICE_BYTES;
+            const Storage* const source = from + pass * step;
             if constexpr (ALIGNED) {
-                ptx::copy_async_16(to, inside ? source : side.data, inside);
+                ptx::copy_async_16(target, source, inside);
             } else {
                 Storage values[PER_CHUNK];
                 for (int e = 0; e < PER_CHUNK; ++e) {
-                    values[e] = inside && k + e < problem_.dim ? source[e] : Storage(0);
+                    values[e] = inside && k_ + e < problem_.dim ? source[e] : Storage(0);
                 }
                 ptx::Chunk gathered;
                 memcpy(&gathered, values, sizeof(gathered));
-                ptx::store_chunk(to, gathered);
+                ptx::store_chunk(target, gathered);
             }
-            source += T::ROWS_A_PASS * side.row_stride;
         }
     }
 
-    __device__ __forceinline__ void advance() {
-        if (++slice_ * SLICE_ELEMENTS<E> < problem_.dim) return;
-        slice_ = 0;
+    __device__ __forceinline__ void next_tile() {
+        const int back = slices_ * SLICE_ELEMENTS<E>;
+        left_ = slices_;
+        k_ = k_first_;
+        x_ -= back;
+        y_ -= back;
         if (++column_ < range_.column_end) {
             y_ += T::TN * problem_.y.row_stride;
             y_rows_ -= T::TN;
             return;
         }
         if (++range_.row_begin < range_.row_end) {
-            const int back = (column_ - 1 - range_.column_begin) * T::TN;
+            const int columns = (column_ - 1 - range_.column_begin) * T::TN;
             column_ = range_.column_begin;
-            y_ -= back * problem_.y.row_stride;
-            y_rows_ += back;
+            y_ -= columns * problem_.y.row_stride;
+            y_rows_ += columns;
             x_ += T::TM * problem_.x.row_stride;
             x_rows_ -= T::TM;
             return;
@@ -132,6 +144,11 @@ template <class T, class E, bool ALIGNED, class Items> class Loader {
 
     __device__ __forceinline__ void next_item() {
         const index_t count = Items::count(problem_);
+        left_ = slices_;
+        k_ = k_first_;
+        x_rows_ = y_rows_ = 0; // when there is none: zeros to the end
+        column_ = 0;
+        range_ = {0, 1 << 30, 0, 1 << 30};
         for (item_ += ptx::grid_size(); item_ < count; item_ += ptx::grid_size()) {
             const Task task = Items::get(problem_, item_, &range_);
             if (range_.row_begin == range_.row_end) continue;
@@ -141,20 +158,23 @@ template <class T, class E, bool ALIGNED, class Items> class Loader {
             x_rows_ = task.n - static_cast<int>(x_row);
             y_rows_ = task.m - static_cast<int>(y_row);
             x_ = static_cast<const Storage*>(problem_.x.data) + task.x_element +
-                 x_row * problem_.x.row_stride;
+                 x_row * problem_.x.row_stride + k_;
             y_ = static_cast<const Storage*>(problem_.y.data) + task.y_element +
-                 y_row * problem_.y.row_stride;
+                 y_row * problem_.y.row_stride + k_;
             return;
         }
     }
 
     const Problem& problem_;
     index_t item_;
-    const int row_, chunk_, target_;
-    const Storage *x_, *y_;   // this thread's row of the tile, k = 0
-    int x_rows_, y_rows_;     // rows of the document from there on
-    Range range_;             // row_begin: the current block
-    int column_, slice_ = 0;
+    const int slices_;
+    const int row_;                       // of the tile, in the first pass
+    const index_t x_step_, y_step_;       // elements between two passes
+    int k_first_, target_;
+    const Storage *x_ = nullptr, *y_ = nullptr; // this thread's chunk of the first pass
+    int x_rows_, y_rows_;                 // rows of the document from its row on
+    Range range_;                         // row_begin: the current block
+    int column_, k_, left_;               // left_: slices of the tile
 };
 
 } // namespace flashbertscore::cuda

@@ -69,8 +69,11 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
     const Fragments<T> fragments(place);
     const int own_x = own_row<T, T::X_PASSES>(), own_y = own_row<T, T::Y_PASSES>();
     Loader<T, E, ALIGNED, Items> loader(problem);
-#pragma unroll
-    for (int s = 0; s < T::STAGES - 1; ++s) loader.issue(stages + s * T::STAGE_BYTES);
+#pragma unroll 1
+    for (int s = 0; s < T::STAGES - 1; ++s) {
+        loader.template issue<0, 1>(stages + s * T::STAGE_BYTES);
+        loader.commit();
+    }
     int stage = 0;
 
     for (index_t item = ptx::block_index(); item < Items::count(problem);
@@ -107,8 +110,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
                     arrival.slice(current, new_x, new_y);
                     ptx::sync_block(); // the slice is whole, and the stage before it is free
                     const int free_stage = stage == 0 ? T::STAGES - 1 : stage - 1;
-                    loader.issue(stages + free_stage * T::STAGE_BYTES);
-                    multiply_slice<T, E>(acc, current, fragments);
+                    multiply_slice<T, E>(acc, current, fragments, loader,
+                                         stages + free_stage * T::STAGE_BYTES);
                     stage = stage + 1 == T::STAGES ? 0 : stage + 1;
                 }
 
@@ -201,8 +204,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
                                          slots.best_column(i) * (E::split ? SPLIT_UNSCALE : *scale);
                                  });
             }
-            conclude<float>(problem, task.pair, x, y, partial);
-            ptx::sync_block();
+            // What is read here is written again only after a barrier of the next pair's slices.
+            conclude<float>(problem, task.pair, task.n, task.m, x, y, partial);
         }
     }
 }

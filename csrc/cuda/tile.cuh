@@ -50,10 +50,22 @@ template <class T> struct Fragments {
     }
 };
 
-// acc += X Y^T over one slice.
-template <class T, class E>
+// `part` is a constant once the loop around the call is unrolled.
+template <int PARTS, class Loader>
+__device__ __forceinline__ void issue_part(Loader& loader, char* stage, int part) {
+    static_assert(PARTS == 2 || PARTS == 4);
+    if (part == 0) loader.template issue<0, PARTS>(stage);
+    if (part == 1) loader.template issue<1, PARTS>(stage);
+    if constexpr (PARTS == 4) {
+        if (part == 2) loader.template issue<2, PARTS>(stage);
+        if (part == 3) loader.template issue<3, PARTS>(stage);
+    }
+}
+
+// acc += X Y^T over one slice, while `loader` copies the one to come to `next`.
+template <class T, class E, class Loader>
 __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char* stage,
-                                               const Fragments<T>& at) {
+                                               const Fragments<T>& at, Loader& loader, char* next) {
     constexpr int M = T::WARP_M / 16, N = T::WARP_N / 8;
     if constexpr (!E::split) {
 #pragma unroll
@@ -61,6 +73,7 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
             std::uint32_t a[M][4], b[4];
 #pragma unroll
             for (int i = 0; i < M; ++i) at.load_a(a[i], stage, i, 2 * step, 1);
+            issue_part<SLICE_CHUNKS / 2>(loader, next, step);
 #pragma unroll
             for (int j = 0; j < N; j += 2) {
                 at.load_b(b, stage, j, 2 * step, 1);
@@ -88,6 +101,7 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
                 at.load_a(a_high[i], stage, i, 4 * step, 2);
                 at.load_a(a_low[i], stage, i, 4 * step + 1, 2);
             }
+            issue_part<SLICE_CHUNKS / 4>(loader, next, step);
 #pragma unroll
             for (int j = 0; j < N; j += 2) {
                 at.load_b(b_high, stage, j, 4 * step, 2);
@@ -114,6 +128,7 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
 #pragma unroll
                 for (int e = 0; e < 4; ++e) acc[i][j][e] += part[i][j][e];
     }
+    loader.commit();
 }
 
 // What happens to a slice when it has arrived, before any thread multiplies it: each thread treats

@@ -13,6 +13,8 @@
 //   would take as long as the products (24 KB a k-step of 128 x 128 at 128 bytes a cycle).
 // * 4 stages for 128 x 256: 192 KB fits the 227 KB of sm_90 but not the 163 KB of sm_80, and 2 of
 //   3 stages in flight are 96 KB, four times what the memory's latency asks for.
+// * 64 x 32 a warp for float: 16 registers more for fragments than 32 x 64, which spilled.
+// * 3 blocks of 64 x 64 for float: spilled.
 // * 128 x 128 for 129 to 256 tokens: reads each side twice, 128 x 256 only one of them.
 #pragma once
 
@@ -58,8 +60,8 @@ using HalfMedium = Tiles<128, 128, 2, 2, 3, 128, 2>;
 using HalfLarge = Tiles<128, 256, 2, 4, 3, 512, 1>;
 // float: two sets of accumulators, so half the tile of a warp.
 using FloatTiny = Tiles<32, 32, 2, 2, 4, 32, 5>;
-using FloatSmall = Tiles<64, 64, 2, 2, 4, 64, 3>;
-using FloatLarge = Tiles<128, 128, 2, 4, 3, 512, 1>;
+using FloatSmall = Tiles<64, 64, 2, 2, 4, 64, 2>;
+using FloatLarge = Tiles<128, 128, 4, 2, 3, 512, 1>;
 // Rows that cp.async cannot copy (alignment, dimension), and devices with little shared memory.
 using AnyShape = Tiles<64, 64, 2, 2, 3, 512, 2>;
 
