@@ -63,7 +63,9 @@ def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return s.amax(dim=2).float().mean(dim=1), s.amax(dim=1).float().mean(dim=1)
 
 
-def chain_in_blocks(step: Callable[..., Any], x: Tensor, y: Tensor, size: int) -> Callable[[], object]:
+def chain_in_blocks(
+    step: Callable[..., Any], x: Tensor, y: Tensor, size: int
+) -> Callable[[], object]:
     """``step`` over slices of pairs, or for one long pair of rows, so that it fits the memory.
 
     A block of rows has the work of the whole; merging its column maxima is left out, in torch's
@@ -149,12 +151,8 @@ def ragged(copy: float) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(8, 65, (2, 10_000), generator=generator)
     offsets = [torch.cat([torch.zeros(1, dtype=torch.long), one.cumsum(0)]) for one in lengths]
-    x, y = (
-        torch.randn(int(one[-1]), 768, device="cuda", dtype=torch.bfloat16) for one in offsets
-    )
-    milliseconds, peak = measure(
-        lambda: functional.bertscore_packed(x, offsets[0], y, offsets[1])
-    )
+    x, y = (torch.randn(int(one[-1]), 768, device="cuda", dtype=torch.bfloat16) for one in offsets)
+    milliseconds, peak = measure(lambda: functional.bertscore_packed(x, offsets[0], y, offsets[1]))
     rate = (x.nbytes + y.nbytes) / milliseconds / 1e9
     return {
         "case": "bf16 packed 10000x8..64 D=768",
@@ -242,9 +240,7 @@ def main() -> int:
     ]
     for case in [*(c for c in SHORT + LONG if c.dtype == "bf16"), *SHORT, *LONG]:
         if not any(name == case.name for name, _ in jobs):
-            jobs.append(
-                (case.name, lambda case=case: run_case(case, copy, quick=arguments.quick))
-            )
+            jobs.append((case.name, lambda case=case: run_case(case, copy, quick=arguments.quick)))
     for name, job in jobs:
         if time.perf_counter() - start > arguments.seconds:
             row: dict[str, Any] = {"case": name, "failed": "not started: time is up"}

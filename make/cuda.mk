@@ -43,3 +43,7 @@ build/gpu/kernel_test: tests/cpp/kernel_test.cpp $(patsubst csrc/cuda/%.cu,build
 .PHONY: gpu
 gpu: ## On a machine with a GPU: build, test, measure, check with compute-sanitizer
 	bash benchmarks/gpu.sh
+
+.PHONY: nvcc
+nvcc: ## Compile the kernels for every GPU target; fail on spills or a kernel without tensor cores
+	$(PYTHON) tests/nvcc_report.py build/nvcc

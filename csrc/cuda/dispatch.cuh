@@ -27,7 +27,8 @@ void launch_match(const Problem& problem, const Choice& choice, bool aligned, co
     using Large = std::conditional_t<E::split, FloatLarge, HalfLarge>;
     if (choice.parts) {
         if (!aligned) return launch_parts<AnyShape, E, false>(problem, device, stream);
-        if (choice.shape == Shape::any) return launch_parts<AnyShape, E, true>(problem, device, stream);
+        if (choice.shape == Shape::any)
+            return launch_parts<AnyShape, E, true>(problem, device, stream);
         return launch_parts<Large, E, true>(problem, device, stream);
     }
     if (!aligned) return launch_whole<AnyShape, E, false>(problem, device, stream);

@@ -12,8 +12,8 @@ struct DoubleTiles {
     static constexpr int BYTES = (TM + TN) * PITCH * 8;
 };
 
-__global__ void __launch_bounds__(256) double_norms(Side side, int dim, index_t rows,
-                                                           bool padded, double* scales) {
+__global__ void __launch_bounds__(256)
+    double_norms(Side side, int dim, index_t rows, bool padded, double* scales) {
     const int lane = ptx::thread_index() % 32;
     const index_t step = ptx::grid_size() * (256 / 32);
     for (index_t row = ptx::block_index() * (256 / 32) + ptx::thread_index() / 32; row < rows;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(256) double_norms(Side side, int dim, index_t 
         }
         for (int mask = 1; mask < 32; mask *= 2) squares += ptx::shuffle_xor(squares, mask);
         if (lane == 0) {
-            scales[row] = !finite         ? static_cast<double>(INFINITY)
+            scales[row] = !finite        ? static_cast<double>(INFINITY)
                           : largest == 0 ? 0
                                          : 1 / largest / sqrt(squares);
         }

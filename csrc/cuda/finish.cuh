@@ -115,11 +115,11 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish(Problem problem, Real u
         const Task task = task_of(problem, t);
         const Key* keys = static_cast<const Key*>(problem.keys) + task.keys;
         const auto side = [&](const Side& side, index_t first, int rows, const Key* best_keys) {
-            return share<Real>(
-                thread, rows, side.weights, first, [&](int i, Real* scale, Real* best) {
-                    *scale = row_scale<SCALED, Real>(side, first, i, rows);
-                    *best = unkey(best_keys[i]) * (SCALED ? unscale : *scale);
-                });
+            return share<Real>(thread, rows, side.weights, first,
+                               [&](int i, Real* scale, Real* best) {
+                                   *scale = row_scale<SCALED, Real>(side, first, i, rows);
+                                   *best = unkey(best_keys[i]) * (SCALED ? unscale : *scale);
+                               });
         };
         const Totals x = side(problem.x, task.x_first, task.n, keys);
         const Totals y = side(problem.y, task.y_first, task.m, keys + task.n);

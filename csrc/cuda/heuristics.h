@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "cuda/tiles.h"
 #include "core/views.h"
+#include "cuda/tiles.h"
 
 namespace flashbertscore::cuda {
 
@@ -32,7 +32,6 @@ constexpr index_t WHOLE_LIMIT = 512; // tokens of the longer side; CAPACITY of t
 // Below this many whole pairs a multiprocessor, pairs of more than 128 tokens are split.
 constexpr index_t WHOLE_PAIRS_A_MULTIPROCESSOR = 1;
 constexpr int ITEMS_A_MULTIPROCESSOR = 4; // parts of pairs, so that the last round is short
-
 
 // `aligned`: cp.async can copy rows. `shared_bytes`: what a block of the device can have.
 inline Choice choose(DType dtype, index_t n, index_t m, index_t pairs, bool aligned,
@@ -68,8 +67,8 @@ inline int tile_count(index_t rows, int tile) {
 // still gives every multiprocessor ITEMS_A_MULTIPROCESSOR parts.
 inline int range_blocks(index_t all_row_blocks, int column_blocks, int multiprocessors) {
     const index_t wanted = static_cast<index_t>(ITEMS_A_MULTIPROCESSOR) * multiprocessors;
-    const index_t ranges = std::clamp<index_t>((wanted + all_row_blocks - 1) / all_row_blocks, 1,
-                                               column_blocks);
+    const index_t ranges =
+        std::clamp<index_t>((wanted + all_row_blocks - 1) / all_row_blocks, 1, column_blocks);
     return static_cast<int>((column_blocks + ranges - 1) / ranges);
 }
 

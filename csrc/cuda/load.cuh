@@ -17,7 +17,8 @@ struct Range {
 };
 
 // Items of pairs that one block takes whole.
-template <class T> struct WholePairs {
+template <class T>
+struct WholePairs {
     static constexpr bool split = false;
     static __device__ __forceinline__ index_t count(const Problem& problem) {
         return problem.count;
@@ -30,7 +31,8 @@ template <class T> struct WholePairs {
 };
 
 // Items of pairs that many blocks share: a block of rows against a range of blocks of columns.
-template <class T> struct PairParts {
+template <class T>
+struct PairParts {
     static constexpr bool split = true;
     static __device__ __forceinline__ index_t count(const Problem& problem) {
         return problem.item_count;
@@ -41,7 +43,8 @@ template <class T> struct PairParts {
         if (problem.items != nullptr) {
             item = problem.items[index];
         } else { // columns slowest: blocks that run together read the same columns
-            const index_t in_task = static_cast<index_t>(problem.row_blocks) * problem.column_ranges;
+            const index_t in_task =
+                static_cast<index_t>(problem.row_blocks) * problem.column_ranges;
             const int part = static_cast<int>(index % in_task);
             item.task = static_cast<int>(index / in_task);
             item.row_block = part % problem.row_blocks;
@@ -62,13 +65,13 @@ template <class T> struct PairParts {
 // Walks over items, row blocks, column blocks and slices, STAGES - 1 steps ahead of the products:
 // the memory never waits for a pair to end. Each thread copies the same chunk of every
 // ROWS_A_PASS-th row.
-template <class T, class E, bool ALIGNED, class Items> class Loader {
+template <class T, class E, bool ALIGNED, class Items>
+class Loader {
   public:
     __device__ __forceinline__ explicit Loader(const Problem& problem)
         : problem_(problem), item_(ptx::block_index() - ptx::grid_size()),
           slices_((problem.dim + SLICE_ELEMENTS<E> - 1) / SLICE_ELEMENTS<E>),
-          row_(ptx::thread_index() / SLICE_CHUNKS),
-          x_step_(T::ROWS_A_PASS * problem.x.row_stride),
+          row_(ptx::thread_index() / SLICE_CHUNKS), x_step_(T::ROWS_A_PASS * problem.x.row_stride),
           y_step_(T::ROWS_A_PASS * problem.y.row_stride) {
         const int chunk = ptx::thread_index() % SLICE_CHUNKS;
         k_first_ = chunk * PER_CHUNK;
@@ -78,11 +81,12 @@ template <class T, class E, bool ALIGNED, class Items> class Loader {
 
     // Starts part PART of PARTS of the copy of the next slice to `stage`: spread between products,
     // the instructions cost no time of their own.
-    template <int PART, int PARTS> __device__ __forceinline__ void issue(char* stage) {
+    template <int PART, int PARTS>
+    __device__ __forceinline__ void issue(char* stage) {
         char* const to = stage + target_;
         copy<T::X_PASSES * PART / PARTS, T::X_PASSES*(PART + 1) / PARTS>(to, x_, x_step_, x_rows_);
-        copy<T::Y_PASSES * PART / PARTS, T::Y_PASSES*(PART + 1) / PARTS>(
-            to + T::TM * SLICE_BYTES, y_, y_step_, y_rows_);
+        copy<T::Y_PASSES * PART / PARTS, T::Y_PASSES*(PART + 1) / PARTS>(to + T::TM * SLICE_BYTES,
+                                                                         y_, y_step_, y_rows_);
     }
     // After the last part: closes the group of copies, turns to the next slice.
     __device__ __forceinline__ void commit() {
@@ -168,13 +172,13 @@ template <class T, class E, bool ALIGNED, class Items> class Loader {
     const Problem& problem_;
     index_t item_;
     const int slices_;
-    const int row_;                       // of the tile, in the first pass
-    const index_t x_step_, y_step_;       // elements between two passes
+    const int row_;                 // of the tile, in the first pass
+    const index_t x_step_, y_step_; // elements between two passes
     int k_first_, target_;
     const Storage *x_ = nullptr, *y_ = nullptr; // this thread's chunk of the first pass
-    int x_rows_, y_rows_;                 // rows of the document from its row on
-    Range range_;                         // row_begin: the current block
-    int column_, k_, left_;               // left_: slices of the tile
+    int x_rows_, y_rows_;                       // rows of the document from its row on
+    Range range_;                               // row_begin: the current block
+    int column_, k_, left_;                     // left_: slices of the tile
 };
 
 } // namespace flashbertscore::cuda

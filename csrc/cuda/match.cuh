@@ -18,7 +18,8 @@ namespace flashbertscore::cuda {
 
 // Maxima of a pair that one block takes whole: a slot per row and warp column, and per column and
 // warp row, each written by one warp only.
-template <class T> struct Slots {
+template <class T>
+struct Slots {
     float* rows;    // [WARPS_N, CAPACITY]
     float* columns; // [WARPS_M, CAPACITY]
 
@@ -44,7 +45,8 @@ template <class T> struct Slots {
 };
 
 // The row of the tile whose scale this thread provides; every row has exactly one.
-template <class T, int PASSES> __device__ __forceinline__ int own_row() {
+template <class T, int PASSES>
+__device__ __forceinline__ int own_row() {
     const int chunk = ptx::thread_index() % SLICE_CHUNKS;
     return chunk < PASSES ? ptx::thread_index() / SLICE_CHUNKS + chunk * T::ROWS_A_PASS : -1;
 }
@@ -55,7 +57,8 @@ __device__ __forceinline__ float token_or_nan(const Side& side, index_t first, i
 }
 
 template <class T, class E, bool ALIGNED, class Items>
-__global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
+    match(const __grid_constant__ Problem problem) {
     constexpr bool WHOLE = !Items::split;
     constexpr bool NORMS_HERE = WHOLE && !E::split;
     constexpr int M = T::WARP_M / 16, N = T::WARP_N / 8;
@@ -63,7 +66,7 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
     float* const x_scales = reinterpret_cast<float*>(stages + T::STAGES * T::STAGE_BYTES);
     float* const y_scales = x_scales + (WHOLE ? T::CAPACITY : T::TM);
     Slots<T> slots{y_scales + T::CAPACITY, y_scales + (1 + T::WARPS_N) * T::CAPACITY}; // if WHOLE
-    auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);     // if WHOLE
+    auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);       // if WHOLE
 
     const Place<T> place;
     const Fragments<T> fragments(place);
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
             for (int i = 0; i < M; ++i) row_best[i][0] = row_best[i][1] = -INFINITY;
 
             for (int cb = range.column_begin; cb < range.column_end; ++cb) {
-                const bool new_x = cb == range.column_begin;     // rows not seen before
+                const bool new_x = cb == range.column_begin;        // rows not seen before
                 const bool new_y = !WHOLE || rb == range.row_begin; // columns not in y_scales
                 const auto fetch = [&](const Side& side, index_t first, int i, int rows) {
                     if constexpr (NORMS_HERE) return token_or_nan(side, first, i, rows);
@@ -195,7 +198,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS) match(const __grid_cons
                 x = share<float>(place.thread, task.n, problem.x.weights, task.x_first,
                                  [&](int i, float* scale, float* best) {
                                      *scale = x_scales[i];
-                                     *best = slots.best_row(i) * (E::split ? SPLIT_UNSCALE : *scale);
+                                     *best =
+                                         slots.best_row(i) * (E::split ? SPLIT_UNSCALE : *scale);
                                  });
                 y = share<float>(place.thread, task.m, problem.y.weights, task.y_first,
                                  [&](int i, float* scale, float* best) {

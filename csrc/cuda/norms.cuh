@@ -40,8 +40,8 @@ constexpr float TINY_NORM = 0x1p-100f;
 constexpr float TINY_FACTOR = 0x1p100f;
 
 template <class E>
-__global__ void __launch_bounds__(NORMS_THREADS) norms(Side side, int dim, index_t rows,
-                                                       bool padded, bool aligned, float* scales) {
+__global__ void __launch_bounds__(NORMS_THREADS)
+    norms(Side side, int dim, index_t rows, bool padded, bool aligned, float* scales) {
     const int chunk = ptx::thread_index() % SLICE_CHUNKS;
     constexpr int ROWS = NORMS_THREADS / SLICE_CHUNKS;
     for (index_t base = ptx::block_index() * ROWS; base < rows; base += ptx::grid_size() * ROWS) {

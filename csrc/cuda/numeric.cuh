@@ -49,21 +49,26 @@ struct Float32 {
     }
 };
 
-template <class E> constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / sizeof(typename E::Storage);
-template <class E> constexpr int SLICE_ELEMENTS = SLICE_BYTES / sizeof(typename E::Storage);
+template <class E>
+constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / sizeof(typename E::Storage);
+template <class E>
+constexpr int SLICE_ELEMENTS = SLICE_BYTES / sizeof(typename E::Storage);
 
 // A scale stands for a token everywhere after its norm is known:
 // NaN: not a token (a maximum never takes a NaN); +inf: a token with NaN or Inf in it, which
 // makes the pair NaN; else what turns the token's products into similarities.
-template <class Real> __device__ __forceinline__ bool is_token(Real scale) {
+template <class Real>
+__device__ __forceinline__ bool is_token(Real scale) {
     return scale == scale;
 }
-template <class Real> __device__ __forceinline__ bool is_poison(Real scale) {
+template <class Real>
+__device__ __forceinline__ bool is_poison(Real scale) {
     return scale == static_cast<Real>(INFINITY);
 }
 
 // From the sum of squares. 0 for a zero vector: similarity 0 with everything.
-template <class Real> __device__ __forceinline__ Real inverse_norm(Real squares, Real numerator) {
+template <class Real>
+__device__ __forceinline__ Real inverse_norm(Real squares, Real numerator) {
     if (!(squares < static_cast<Real>(INFINITY))) return static_cast<Real>(INFINITY);
     return squares == 0 ? Real(0) : numerator / sqrt(squares);
 }

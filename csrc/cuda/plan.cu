@@ -94,7 +94,8 @@ void Plan::make_chunks() {
         const TileSize tile = part_tile(x_.dtype, choice.shape);
         const index_t row_blocks = choice.parts ? tile_count(n, tile.tm) : 0;
         const index_t keys = choice.parts ? n + m : 0;
-        const bool full = chunk.count >= CHUNK_TASKS || chunk.row_blocks + row_blocks > CHUNK_ROW_BLOCKS ||
+        const bool full = chunk.count >= CHUNK_TASKS ||
+                          chunk.row_blocks + row_blocks > CHUNK_ROW_BLOCKS ||
                           (chunk.keys + keys) * key_bytes > CHUNK_KEY_BYTES;
         if (chunk.count != 0 && (full || !(choice == chunk.choice))) {
             chunks_.push_back(chunk);
@@ -141,16 +142,16 @@ void Plan::upload(const Chunk& chunk, Problem& problem, char* workspace, Stream 
         const index_t pair = pair_at(chunk.begin + t);
         const index_t c = pairs_.candidate(pair), r = pairs_.reference(pair);
         const index_t n = x_.length(c), m = y_.length(r);
-        tasks[t] = {x_.element(c, 0), y_.element(r, 0), x_.first(c),         y_.first(r),
-                    keys,             pair,             static_cast<int>(n), static_cast<int>(m)};
+        tasks[t] = {x_.element(c, 0),    y_.element(r, 0),   x_.first(c), y_.first(r), keys, pair,
+                    static_cast<int>(n), static_cast<int>(m)};
         if (!chunk.choice.parts) continue;
         keys += n + m;
         const int rows = tile_count(n, tile.tm), columns = tile_count(m, tile.tn);
         const int range = range_blocks(chunk.row_blocks, columns, device_.multiprocessors);
         for (int column = 0; column < columns; column += range) {
             for (int row = 0; row < rows; ++row) {
-                items.push_back({static_cast<int>(t), row, column,
-                                 std::min(columns, column + range)});
+                items.push_back(
+                    {static_cast<int>(t), row, column, std::min(columns, column + range)});
             }
         }
     }
@@ -166,8 +167,13 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
     char* const workspace = static_cast<char*>(memory);
     const int dim = static_cast<int>(x_.dim);
     const auto side = [&](const TokenBatch& batch, std::size_t scales) {
-        return Side{batch.data, batch.row_stride, batch.document_stride, batch.width,
-                    batch.mask, batch.weights,    scales_ ? workspace + scales : nullptr};
+        return Side{batch.data,
+                    batch.row_stride,
+                    batch.document_stride,
+                    batch.width,
+                    batch.mask,
+                    batch.weights,
+                    scales_ ? workspace + scales : nullptr};
     };
     Problem problem{};
     problem.x = side(x_, x_scales_);
@@ -205,8 +211,8 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
             const TileSize tile = part_tile(x_.dtype, chunk.choice.shape);
             const int columns = tile_count(y_.width, tile.tn);
             problem.row_blocks = tile_count(x_.width, tile.tm);
-            problem.range_blocks = range_blocks(problem.row_blocks * chunk.count, columns,
-                                                device_.multiprocessors);
+            problem.range_blocks =
+                range_blocks(problem.row_blocks * chunk.count, columns, device_.multiprocessors);
             problem.column_ranges = (columns + problem.range_blocks - 1) / problem.range_blocks;
             problem.item_count = chunk.count * problem.row_blocks * problem.column_ranges;
         }
@@ -221,15 +227,9 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
         }
         const std::size_t reduction = AnyShape::REDUCTION_BYTES;
         switch (x_.dtype) {
-        case DType::bfloat16:
-            match_bf16(problem, chunk.choice, aligned_, device_, stream);
-            break;
-        case DType::float16:
-            match_fp16(problem, chunk.choice, aligned_, device_, stream);
-            break;
-        case DType::float32:
-            match_fp32(problem, chunk.choice, aligned_, device_, stream);
-            break;
+        case DType::bfloat16: match_bf16(problem, chunk.choice, aligned_, device_, stream); break;
+        case DType::float16: match_fp16(problem, chunk.choice, aligned_, device_, stream); break;
+        case DType::float32: match_fp32(problem, chunk.choice, aligned_, device_, stream); break;
         case DType::float64:
             launch<double_match>(device_, problem.item_count, DoubleTiles::THREADS,
                                  DoubleTiles::BYTES, stream, problem);

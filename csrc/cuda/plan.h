@@ -51,9 +51,9 @@ class Plan {
     PairList pairs_;
     Device device_;
     bool aligned_;
-    bool listed_;  // tasks are listed on the host; else padded documents, paired one to one
+    bool listed_; // tasks are listed on the host; else padded documents, paired one to one
     bool masked_;
-    bool scales_;  // a norms kernel runs first
+    bool scales_;                // a norms kernel runs first
     std::vector<index_t> order_; // pairs by choice, longest first; empty: as they come
     std::vector<Chunk> chunks_;
     // Offsets into the workspace.

@@ -28,27 +28,27 @@ struct Item {
 // One side of all pairs.
 struct Side {
     const void* data;
-    index_t row_stride;         // elements
-    index_t document_stride;    // elements, padded layout
-    index_t width;              // rows of a document, padded layout
-    const std::uint8_t* mask;   // [rows] or null
-    const void* weights;        // [rows] or null; double if the tokens are, else float
-    const void* scales;         // [rows] from the norms kernel, or null: see norms.cuh
+    index_t row_stride;       // elements
+    index_t document_stride;  // elements, padded layout
+    index_t width;            // rows of a document, padded layout
+    const std::uint8_t* mask; // [rows] or null
+    const void* weights;      // [rows] or null; double if the tokens are, else float
+    const void* scales;       // [rows] from the norms kernel, or null: see norms.cuh
 };
 
 struct Problem {
     Side x, y;
     int dim;
-    index_t count;          // tasks
-    const Task* tasks;      // null: task p is document `begin` + p of either side
-    index_t begin;          //
-    const int* extents;     // [count, 2] rows up to the last valid one; null without masks
-    const Item* items;      // null: each task is one item; see long_pairs.cuh
-    index_t item_count;     //
-    int row_blocks;         // items of a task without `items`: row blocks x column ranges
-    int column_ranges;      //
-    int range_blocks;       // column blocks in a range
-    void* keys;             // row and column maxima of split pairs, as ordered integers
+    index_t count;      // tasks
+    const Task* tasks;  // null: task p is document `begin` + p of either side
+    index_t begin;      //
+    const int* extents; // [count, 2] rows up to the last valid one; null without masks
+    const Item* items;  // null: each task is one item; see long_pairs.cuh
+    index_t item_count; //
+    int row_blocks;     // items of a task without `items`: row blocks x column ranges
+    int column_ranges;  //
+    int range_blocks;   // column blocks in a range
+    void* keys;         // row and column maxima of split pairs, as ordered integers
     void *precision, *recall, *f1;
 };
 

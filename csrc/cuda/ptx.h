@@ -26,7 +26,8 @@ __device__ __forceinline__ char* shared_memory() {
 __device__ __forceinline__ void sync_block() { __syncthreads(); }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 
-template <class T> __device__ __forceinline__ T shuffle_xor(T value, int lane_mask) {
+template <class T>
+__device__ __forceinline__ T shuffle_xor(T value, int lane_mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, value, lane_mask);
 }
 
@@ -37,16 +38,17 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* at) {
 // cp.async: 16 bytes from global to shared memory, there after a later copy_async_wait of the same
 // thread. Zeros, and no access to `source`, if not `valid`.
 __device__ __forceinline__ void copy_async_16(void* target, const void* source, bool valid) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(
-                     shared_address(target)),
-                 "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared_address(target)),
+        "l"(__cvta_generic_to_global(source)), "r"(valid ? 16 : 0)
+        : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 // Returns when at most PENDING committed groups of this thread are outstanding.
-template <int PENDING> __device__ __forceinline__ void copy_async_wait() {
+template <int PENDING>
+__device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
@@ -65,22 +67,20 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&fragment)[4], cons
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma_fp16(float (&d)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void atomic_max(int* at, int value) { atomicMax(at, value); }
-__device__ __forceinline__ void atomic_max(long long* at, long long value) {
-    atomicMax(at, value);
-}
+__device__ __forceinline__ void atomic_max(long long* at, long long value) { atomicMax(at, value); }
 
 // The elements of 16 bytes.
 struct alignas(16) Chunk {

@@ -76,7 +76,8 @@ inline Device current_device() {
 #if defined(__CUDACC__) // not for the bindings
 
 // Blocks of a kernel that fit on a multiprocessor at once; asked once per kernel and device.
-template <auto KERNEL> int resident_blocks(int threads, std::size_t shared_bytes) {
+template <auto KERNEL>
+int resident_blocks(int threads, std::size_t shared_bytes) {
     constexpr int DEVICES = 64;
     static std::atomic<int> known[DEVICES];
     const int index = current_device_index();
@@ -98,8 +99,8 @@ template <auto KERNEL, class... Arguments>
 void launch(const Device& device, index_t blocks, int threads, std::size_t shared_bytes,
             Stream stream, Arguments... arguments) {
     if (blocks == 0) return;
-    const index_t most =
-        static_cast<index_t>(device.multiprocessors) * resident_blocks<KERNEL>(threads, shared_bytes);
+    const index_t most = static_cast<index_t>(device.multiprocessors) *
+                         resident_blocks<KERNEL>(threads, shared_bytes);
     KERNEL<<<static_cast<unsigned>(std::min(blocks, most)), threads, shared_bytes, stream>>>(
         arguments...);
     check(cudaGetLastError(), "launch of a kernel");

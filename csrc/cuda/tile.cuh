@@ -7,17 +7,20 @@
 namespace flashbertscore::cuda {
 
 // Which part of the tile a thread's accumulators hold.
-template <class T> struct Place {
+template <class T>
+struct Place {
     int thread = ptx::thread_index();
     int lane = thread % 32;
-    int group = lane / 4, quad = lane % 4;            // row and column pair in a fragment
-    int row = thread / 32 / T::WARPS_N * T::WARP_M;   // first row of the warp in the tile
+    int group = lane / 4, quad = lane % 4;             // row and column pair in a fragment
+    int row = thread / 32 / T::WARPS_N * T::WARP_M;    // first row of the warp in the tile
     int column = thread / 32 % T::WARPS_N * T::WARP_N; // first column
 };
 
-template <class T> using Accumulators = float[T::WARP_M / 16][T::WARP_N / 8][4];
+template <class T>
+using Accumulators = float[T::WARP_M / 16][T::WARP_N / 8][4];
 
-template <int M, int N> __device__ __forceinline__ void clear(float (&acc)[M][N][4]) {
+template <int M, int N>
+__device__ __forceinline__ void clear(float (&acc)[M][N][4]) {
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll
@@ -29,7 +32,8 @@ template <int M, int N> __device__ __forceinline__ void clear(float (&acc)[M][N]
 // Addresses of fragments in a stage. Chunk c of the k-step's rows; ldmatrix wants, for A, the rows
 // 0-15 at chunk c from lanes 0-15 and at the next one from lanes 16-31; for two B fragments, rows
 // 0-7 at both chunks, then rows 8-15.
-template <class T> struct Fragments {
+template <class T>
+struct Fragments {
     int a_base, b_base, a_next, b_next, swizzle;
 
     __device__ __forceinline__ explicit Fragments(const Place<T>& place)
@@ -110,9 +114,9 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
                 for (int i = 0; i < M; ++i) {
 #pragma unroll
                     for (int unit = 0; unit < 2; ++unit) {
-                        const std::uint32_t mixed[4] = {
-                            a_low[i][2 * unit], a_low[i][2 * unit + 1], a_high[i][2 * unit],
-                            a_high[i][2 * unit + 1]};
+                        const std::uint32_t mixed[4] = {a_low[i][2 * unit], a_low[i][2 * unit + 1],
+                                                        a_high[i][2 * unit],
+                                                        a_high[i][2 * unit + 1]};
                         E::multiply(part[i][j], mixed, b_high[unit], b_low[unit]);
                         E::multiply(part[i][j + 1], mixed, b_high[2 + unit], b_low[2 + unit]);
                     }
@@ -134,7 +138,8 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
 // What happens to a slice when it has arrived, before any thread multiplies it: each thread treats
 // the chunks that it (or, for float, its warp) has copied, so no barrier is needed in between.
 // Here: nothing.
-template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS> struct Arrival {
+template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS>
+struct Arrival {
     __device__ __forceinline__ void tile(const Problem&, const Task&, int, int) {}
     __device__ __forceinline__ void slice(char*, bool, bool) {}
     __device__ __forceinline__ float x_scale(float prefetched) const { return prefetched; }
@@ -142,7 +147,8 @@ template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS> struct Arrival 
 };
 
 // 16-bit tokens of whole pairs: adds up the squares of the tokens, which are read only once.
-template <class T, class E> struct Arrival<T, E, false, false> {
+template <class T, class E>
+struct Arrival<T, E, false, false> {
     float x[T::X_PASSES] = {}, y[T::Y_PASSES] = {};
 
     __device__ __forceinline__ void tile(const Problem&, const Task&, int, int) {
@@ -162,7 +168,8 @@ template <class T, class E> struct Arrival<T, E, false, false> {
     __device__ __forceinline__ float y_scale(float prefetched) const { return own(y) * prefetched; }
 
   private:
-    template <int PASSES> static __device__ __forceinline__ void add(float (&sums)[PASSES], const char* at) {
+    template <int PASSES>
+    static __device__ __forceinline__ void add(float (&sums)[PASSES], const char* at) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const ptx::Chunk chunk = ptx::load_chunk(at + pass * T::ROWS_A_PASS * SLICE_BYTES);
@@ -175,7 +182,8 @@ template <class T, class E> struct Arrival<T, E, false, false> {
             }
         }
     }
-    template <int PASSES> static __device__ __forceinline__ float own(const float (&sums)[PASSES]) {
+    template <int PASSES>
+    static __device__ __forceinline__ float own(const float (&sums)[PASSES]) {
         float mine = 0;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
@@ -190,7 +198,8 @@ template <class T, class E> struct Arrival<T, E, false, false> {
 
 // float tokens: made unit vectors and split into fp16 parts, in place. A thread takes two chunks
 // (8 elements) of a row, copied by lanes of its warp, and leaves 8 high parts and 8 low parts.
-template <class T, class E, bool SPLIT_PAIRS> struct Arrival<T, E, SPLIT_PAIRS, true> {
+template <class T, class E, bool SPLIT_PAIRS>
+struct Arrival<T, E, SPLIT_PAIRS, true> {
     static constexpr int X_UNITS = T::X_PASSES / 2, Y_UNITS = T::Y_PASSES / 2;
     static_assert(T::X_PASSES % 2 == 0 && T::Y_PASSES % 2 == 0);
     float x[X_UNITS], y[Y_UNITS]; // scales of this thread's rows

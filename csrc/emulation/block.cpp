@@ -69,10 +69,10 @@ struct Thread {
     Fiber fiber;
     int index = 0;
     bool done = false;
-    Thread* next = nullptr;       // ring of the threads that are not done
-    std::deque<Copy> copies;      // issued, oldest first
-    std::deque<int> groups;       // copies in each committed group, oldest first
-    int open = 0;                 // copies issued since the last commit
+    Thread* next = nullptr;  // ring of the threads that are not done
+    std::deque<Copy> copies; // issued, oldest first
+    std::deque<int> groups;  // copies in each committed group, oldest first
+    int open = 0;            // copies issued since the last commit
 };
 
 struct Grid {
@@ -109,7 +109,8 @@ void yield() {
 }
 
 // Returns true for the last of `expected` threads to come, before the others go on.
-template <class Then> void arrive(Barrier& barrier, int expected, bool ordering, Then then) {
+template <class Then>
+void arrive(Barrier& barrier, int expected, bool ordering, Then then) {
     const unsigned phase = barrier.phase;
     if (ordering) release_order(&barrier.order[phase & 1]);
     if (++barrier.arrived == expected) {

@@ -27,7 +27,8 @@ inline char* shared_memory() { return emulation::shared_memory(); }
 inline void sync_block() { emulation::sync_block(); }
 inline void sync_warp() { emulation::sync_warp(); }
 
-template <class T> T shuffle_xor(T value, int lane_mask) {
+template <class T>
+T shuffle_xor(T value, int lane_mask) {
     static_assert(sizeof(T) <= sizeof(emulation::Slot));
     emulation::Slot slot{};
     std::memcpy(&slot, &value, sizeof(T));
@@ -41,7 +42,8 @@ inline void copy_async_16(void* target, const void* source, bool valid) {
     emulation::copy_issue({target, valid ? source : nullptr});
 }
 inline void copy_async_commit() { emulation::copy_commit(); }
-template <int PENDING> void copy_async_wait() {
+template <int PENDING>
+void copy_async_wait() {
     emulation::Copy copy;
     while (emulation::copy_due(PENDING, &copy)) {
         if (copy.source != nullptr) {
@@ -60,8 +62,8 @@ inline void load_matrices(std::uint32_t (&fragment)[4], const void* row) {
     std::memcpy(fragment, &slots[lane], 16);
 }
 
-inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                     std::uint32_t b1, void (*combine)(emulation::Slot*)) {
+inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                     void (*combine)(emulation::Slot*)) {
     std::uint32_t words[16] = {a[0], a[1], a[2], a[3], b0, b1};
     std::memcpy(words + 6, d, 16);
     emulation::Slot slot;
@@ -80,11 +82,11 @@ inline void mma_fp16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b
     multiply(d, a, b0, b1, emulation::combine_mma_fp16);
 }
 
-template <class Integer> void atomic_max(Integer* at, Integer value) {
+template <class Integer>
+void atomic_max(Integer* at, Integer value) {
     std::atomic_ref<Integer> target(*at);
     Integer old = target.load(std::memory_order_relaxed);
-    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
-    }
+    while (old < value && !target.compare_exchange_weak(old, value, std::memory_order_relaxed)) {}
 }
 
 // The 8 elements of a chunk of 16 bytes.

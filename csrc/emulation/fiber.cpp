@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t STACK_BYTES = 128 * 1024;
 
-thread_local Fiber* running = nullptr;  // the fiber that was entered by it
+thread_local Fiber* running = nullptr; // the fiber that was entered by it
 
 } // namespace
 

@@ -32,7 +32,8 @@ std::uint32_t as_bits(float value) {
 
 // Products are exact in double; their sum with C is rounded once, which is at least as accurate
 // as the tensor core, and as there independent of the order within one instruction.
-template <class ToFloat> void mma(Slot* slots, ToFloat to_float) {
+template <class ToFloat>
+void mma(Slot* slots, ToFloat to_float) {
     double a[16][16], b[8][16]; // a[row][k], b[column][k]
     for (int lane = 0; lane < WARP; ++lane) {
         const int group = lane / 4, quad = lane % 4;

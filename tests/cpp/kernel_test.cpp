@@ -78,7 +78,10 @@ char* buffer(std::size_t bytes) {
 // The kernels' side of a buffer: itself on the emulation, a copy of exactly its size on a device.
 #if defined(FLASHBERTSCORE_EMULATED)
 struct Twins {
-    template <class T> T* of(T* host) { return host; }
+    template <class T>
+    T* of(T* host) {
+        return host;
+    }
     void* scratch(std::size_t bytes) {
         char* at = buffer(bytes);
         std::memset(at, 0xFF, bytes);
@@ -93,7 +96,8 @@ struct Twins {
     ~Twins() {
         for (const auto& [host, device] : made) cudaFree(device);
     }
-    template <class T> T* of(T* host) {
+    template <class T>
+    T* of(T* host) {
         if (host == nullptr) return nullptr;
         const std::size_t bytes = memory.at(host).bytes;
         void*& device = made[host];
@@ -217,7 +221,8 @@ fbs::TokenBatch view(const Documents& side, index_t width, index_t pad) {
             if (padded) mask[to] = exists && (side.mask.empty() || side.mask[from]);
             if (!exists) continue;
             for (index_t k = 0; k < side.dim; ++k) {
-                encode(side.dtype, side.values[from * side.dim + k], data + (to * stride + k) * size);
+                encode(side.dtype, side.values[from * side.dim + k],
+                       data + (to * stride + k) * size);
             }
             if (!side.weights.empty()) weights[to] = side.weights[from];
         }
@@ -526,7 +531,8 @@ void workspace() {
         expect(plan.workspace_bytes() < (std::size_t{256} << 20), "workspace of 1M x 1M tokens");
         std::vector<index_t> many(100'001);
         for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<index_t>(i) * 600;
-        const fbs::TokenBatch docs{nullptr, dtype, 100'000, 8, 8, 0, 0, many.data(), nullptr, nullptr};
+        const fbs::TokenBatch docs{nullptr, dtype, 100'000,     8,       8,
+                                   0,       0,     many.data(), nullptr, nullptr};
         const fbs::cuda::Plan split(docs, docs, {nullptr, 100'000}, h200);
         const std::size_t scales = 2 * many.back() * (dtype == DType::float64 ? 8 : 4);
         expect(split.workspace_bytes() <= fbs::cuda::Plan::SCRATCH_LIMIT + scales,
@@ -546,9 +552,8 @@ void workspace() {
 
 int main(int argc, char** argv) {
     const std::pair<const char*, void (*)()> groups[] = {
-        {"workspace", workspace}, {"tour", tour},   {"rules", rules},
-        {"poisons", poisons},     {"edges", edges}, {"longs", longs},
-        {"orders", orders}};
+        {"workspace", workspace}, {"tour", tour},   {"rules", rules},  {"poisons", poisons},
+        {"edges", edges},         {"longs", longs}, {"orders", orders}};
     for (const auto& [name, group] : groups) {
         if (argc > 1 && std::strstr(name, argv[1]) == nullptr) continue;
         const int before = failures;
