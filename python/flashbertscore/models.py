@@ -12,15 +12,14 @@ import operator
 import os
 import re
 from collections import defaultdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-_DATA = resources.files(__package__) / "data"
+_LAYERS = Path(__file__).parent / "data" / "model_layers.tsv"
 
 
 def _read_layers() -> dict[str, int]:
-    lines = (_DATA / "model_layers.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = _LAYERS.read_text(encoding="utf-8").splitlines()[1:]
     return {model: int(layer) for model, layer in (line.split("\t") for line in lines)}
 
 
