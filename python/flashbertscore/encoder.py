@@ -148,9 +148,9 @@ class Encoder:
         # A tokenizer without a padding id: any id will do, the mask hides it.
         ids = torch.full(real.shape, 0 if pad is None else pad)
         ids[real] = tokens.ids[tokens.rows(texts)]
-        mask: torch.Tensor | None = real.to(self.device, torch.int64)
-        if bool(real.all()) and self.model.config.model_type in architectures.MASK_OPTIONAL:
-            mask = None
+        # Always a mask: families differ in what they make of none, and those that attend through
+        # torch drop one that is all ones themselves.
+        mask = real.to(self.device, torch.int64)
         with torch.inference_mode():
             out = self.model(
                 ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
