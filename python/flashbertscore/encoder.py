@@ -1,20 +1,17 @@
-"""Token ids to embeddings: models of transformers, loaded once a process."""
+"""Token ids to embeddings, with models that are loaded once a process."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from flashbertscore import architectures, models
+from flashbertscore import architectures, loading
 from flashbertscore.tokens import Tokens, tokenize
 
 # Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
@@ -224,7 +221,18 @@ def load(
     key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
     with _lock:
         if key not in _cache:
-            _cache[key] = _load(model_type, depth, torch.device(device), dtype, revision)
+            made = loading.load_tokenizer(model_type, revision)
+            loaded = loading.load_model(
+                model_type, depth, device=torch.device(device), dtype=dtype, revision=revision
+            )
+            _cache[key] = Encoder(
+                name=model_type,
+                tokenizer=made.tokenizer,
+                model=loaded.model,
+                prefix_space=made.prefix_space,
+                all_layers=all_layers,
+                revision=loaded.revision,
+            )
             while len(_cache) > CACHE_SIZE:
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
@@ -242,100 +250,3 @@ def evict(encoder: Encoder) -> None:
     with _lock:
         for key in [key for key, kept in _cache.items() if kept.model is encoder.model]:
             del _cache[key]
-
-
-def _load(
-    model_type: str,
-    num_layers: int | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    revision: str | None,
-) -> Encoder:
-    import transformers  # noqa: PLC0415 - a second of import time, only for those who encode
-
-    name = models.hub_name(model_type)
-    source = {"revision": revision or "main", "trust_remote_code": False}
-    with _quiet(transformers.utils.logging):
-        config = transformers.AutoConfig.from_pretrained(name, **source)
-        tokenizer, prefix_space = _load_tokenizer(transformers, name, config, source)
-        model = _load_model(transformers, name, config, dtype, source)
-    if hasattr(model, "decoder") and hasattr(model, "encoder"):
-        model = model.encoder
-    if num_layers is not None:
-        architectures.keep_layers(model, num_layers, model_type)
-    return Encoder(
-        name=model_type,
-        tokenizer=tokenizer,
-        model=model.eval().to(device),
-        prefix_space=prefix_space,
-        all_layers=num_layers is None,
-        revision=getattr(config, "_commit_hash", None),
-    )
-
-
-def _load_tokenizer(
-    transformers: Any,  # noqa: ANN401
-    name: str,
-    config: Any,  # noqa: ANN401
-    source: dict[str, Any],
-) -> tuple[Any, bool]:
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config  # noqa: PLC0415
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name, use_fast=True, **source)
-    declared = get_tokenizer_config(name, revision=source["revision"])
-    cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    return tokenizer, architectures.wants_prefix_space(cls, config.model_type)
-
-
-def _load_model(
-    transformers: Any,  # noqa: ANN401
-    name: str,
-    config: Any,  # noqa: ANN401
-    dtype: torch.dtype,
-    source: dict[str, Any],
-) -> Any:  # noqa: ANN401
-    cls = getattr(transformers, architectures.ENCODER_CLASSES.get(config.model_type, "AutoModel"))
-    # The argument was renamed in transformers 4.56.
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    spelled = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = cls.from_pretrained(
-        name,
-        config=config,
-        weights_only=True,
-        output_loading_info=True,
-        **{spelled: dtype},
-        **source,
-    )
-    # Checkpoints without a pooler are common, and nothing here reads it.
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
-    if missing:
-        msg = (
-            f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint "
-            f"and were drawn at random ({', '.join(missing[:3])}, ...): the scores mean nothing"
-        )
-        warnings.warn(msg, stacklevel=2)
-    return model
-
-
-@contextmanager
-def _quiet(log: Any) -> Iterator[None]:  # noqa: ANN401
-    """Keep `transformers.utils.logging` off the terminal; downloads still show their progress."""
-    # Not typed: huggingface_hub exports these functions without saying so.
-    hub: Any = importlib.import_module("huggingface_hub.utils")
-    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    hidden = hub.are_progress_bars_disabled()
-    restore_hub = hub.disable_progress_bars if hidden else hub.enable_progress_bars
-    log.set_verbosity_error()
-    log.disable_progress_bar()  # the bar of "Loading weights", and with it those of downloads
-    restore_hub()
-    try:
-        with warnings.catch_warnings():
-            # What transformers makes of deprecated parts of torch is not for those who score texts.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        log.set_verbosity(verbosity)
-        if bars:
-            log.enable_progress_bar()
-        restore_hub()
