@@ -31,8 +31,9 @@ def recorded(family: str) -> tuple[list[list[int]], dict[int, list[int]]]:
     return found["ids"], {int(number): ids for number, ids in found["slow"].items()}
 
 
-def ids_of(loaded: loading.LoadedTokenizer, texts: list[str]) -> list[list[int]]:
-    return tokenize(texts, loaded.tokenizer, prefix_space=loaded.prefix_space).tolist()
+def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    prefix_space = loading.wants_prefix_space(tokenizer)
+    return tokenize(texts, tokenizer, prefix_space=prefix_space).tolist()
 
 
 @pytest.mark.parametrize("family", RECORDED)
@@ -87,7 +88,7 @@ def test_space_before_the_first_word(family: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "bart", "longformer", "deberta", "modernbert", "t5"])
 def test_no_space_before_the_first_word_of_other_families(family: str) -> None:
     loaded = loading.load_tokenizer(str(DATA / family))
-    assert not loaded.prefix_space
+    assert not loading.wants_prefix_space(loaded)
 
 
 def test_white_space_around_a_text_is_dropped(tiny_model: Any) -> None:
@@ -98,7 +99,7 @@ def test_white_space_around_a_text_is_dropped(tiny_model: Any) -> None:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_empty_text(family: str, tiny_model: Any) -> None:
-    tokens = load_any(tiny_model(family)).tokenize(["", " \n", "snow"])
+    tokens = Bare(tiny_model(family)).tokenize(["", " \n", "snow"])
     nothing, blank, snow = tokens.tolist()
     assert nothing == blank
     assert set(nothing) <= set(snow)
@@ -106,31 +107,29 @@ def test_empty_text(family: str, tiny_model: Any) -> None:
     assert len(nothing) == {"t5": 1, "gpt2": 0}.get(family, 2)
 
 
-def load_any(path: str) -> Any:
-    class Bare:
-        made = loading.load_tokenizer(path)
+class Bare:
+    """A tokenizer without a model."""
 
-        def tokenize(self, texts: list[str], max_length: int | None = None) -> Tokens:
-            return tokenize(
-                texts,
-                self.made.tokenizer,
-                prefix_space=self.made.prefix_space,
-                max_length=max_length,
-            )
+    def __init__(self, path: str) -> None:
+        self.tokenizer = loading.load_tokenizer(path)
+        self.prefix_space = loading.wants_prefix_space(self.tokenizer)
 
-    return Bare()
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> Tokens:
+        return tokenize(
+            texts, self.tokenizer, prefix_space=self.prefix_space, max_length=max_length
+        )
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_truncation_is_that_of_the_tokenizer(family: str, side: str, tiny_model: Any) -> None:
-    bare = load_any(tiny_model(family))
-    tokenizer = bare.made.tokenizer
+    bare = Bare(tiny_model(family))
+    tokenizer = bare.tokenizer
     tokenizer.truncation_side = side
     text = " ".join(SENTENCES[:4])
     for length in (5, 17, 64):
         tokens = bare.tokenize([text, "snow"], length)
-        with_space = " " + text if bare.made.prefix_space else text
+        with_space = " " + text if bare.prefix_space else text
         expected = tokenizer(with_space, truncation=True, max_length=length)["input_ids"]
         tokenizer("", truncation=False)
         assert tokens.tolist()[0] == expected
@@ -143,13 +142,13 @@ def test_truncation_is_that_of_the_tokenizer(family: str, side: str, tiny_model:
 
 
 def test_no_room_for_a_token(tiny_model: Any) -> None:
-    bare = load_any(tiny_model("bert"))
+    bare = Bare(tiny_model("bert"))
     with pytest.raises(ValueError, match="model_max_length: expected more than 2.*got 2"):
         bare.tokenize(["snow"], 2)
 
 
 def test_no_texts(tiny_model: Any) -> None:
-    tokens = load_any(tiny_model("bert")).tokenize([])
+    tokens = Bare(tiny_model("bert")).tokenize([])
     assert len(tokens) == tokens.tokens_seen == tokens.tokens_total == 0
     assert tokens.offsets.tolist() == [0]
     assert tokens.tolist() == []
@@ -157,7 +156,7 @@ def test_no_texts(tiny_model: Any) -> None:
 
 def test_select_and_rows(tiny_model: Any) -> None:
     texts = ["It is raining.", "", "snow", "A small boat"]
-    tokens = load_any(tiny_model("bert")).tokenize(texts)
+    tokens = Bare(tiny_model("bert")).tokenize(texts)
     ids = tokens.tolist()
     chosen = torch.tensor([3, 0, 0, 1])
     part = tokens.select(chosen)
@@ -169,7 +168,7 @@ def test_select_and_rows(tiny_model: Any) -> None:
 def test_more_texts_than_a_call_of_the_tokenizer_takes(
     tiny_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = load_any(tiny_model("roberta"))
+    bare = Bare(tiny_model("roberta"))
     at_once = bare.tokenize(list(SENTENCES))
     monkeypatch.setattr("flashbertscore.tokens._CHUNK", 7)
     in_chunks = bare.tokenize(list(SENTENCES))
@@ -178,7 +177,7 @@ def test_more_texts_than_a_call_of_the_tokenizer_takes(
 
 
 def test_the_tokenizer_is_left_as_it_was(tiny_model: Any) -> None:
-    bare = load_any(tiny_model("bert"))
+    bare = Bare(tiny_model("bert"))
     bare.tokenize(list(SENTENCES), 9)
-    assert bare.made.tokenizer.backend_tokenizer.truncation is None
-    assert bare.made.tokenizer.backend_tokenizer.padding is None
+    assert bare.tokenizer.backend_tokenizer.truncation is None
+    assert bare.tokenizer.backend_tokenizer.padding is None

@@ -11,8 +11,22 @@ from typing import Any
 
 import torch
 
-from flashbertscore import architectures, loading
+from flashbertscore import architectures
+from flashbertscore.loading import load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
+
+__all__ = [
+    "CACHE_SIZE",
+    "TOKEN_BUDGET",
+    "Encoder",
+    "batches",
+    "clear_cache",
+    "evict",
+    "load",
+    "load_model",
+    "load_tokenizer",
+    "wants_prefix_space",
+]
 
 # Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
 # activations stay in the caches of a CPU.
@@ -72,14 +86,11 @@ class Encoder:
 
     def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:  # noqa: ANN401
         """Return an encoder of these parts."""
-        prefix_space = self.prefix_space
-        if type(tokenizer) is not type(self.tokenizer):
-            prefix_space = architectures.wants_prefix_space(type(tokenizer).__name__, None)
         return replace(
             self,
             model=model,
             tokenizer=tokenizer,
-            prefix_space=prefix_space,
+            prefix_space=wants_prefix_space(tokenizer),
             all_layers=all_layers,
         )
 
@@ -221,17 +232,15 @@ def load(
     key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
     with _lock:
         if key not in _cache:
-            made = loading.load_tokenizer(model_type, revision)
-            loaded = loading.load_model(
-                model_type, depth, device=torch.device(device), dtype=dtype, revision=revision
-            )
+            tokenizer = load_tokenizer(model_type, revision)
+            model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
             _cache[key] = Encoder(
                 name=model_type,
-                tokenizer=made.tokenizer,
-                model=loaded.model,
-                prefix_space=made.prefix_space,
+                tokenizer=tokenizer,
+                model=model,
+                prefix_space=wants_prefix_space(tokenizer),
                 all_layers=all_layers,
-                revision=loaded.revision,
+                revision=getattr(model.config, "_commit_hash", None),
             )
             while len(_cache) > CACHE_SIZE:
                 _cache.popitem(last=False)

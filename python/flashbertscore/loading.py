@@ -6,7 +6,6 @@ import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,34 +13,15 @@ import torch
 from flashbertscore import architectures, models
 
 
-@dataclass(frozen=True)
-class LoadedTokenizer:
-    """A tokenizer, and how it gives the published ids.
-
-    Attributes:
-        tokenizer: of transformers, the fast one wherever the family has one.
-        prefix_space: whether texts get a space before their first word.
-    """
-
-    tokenizer: Any
-    prefix_space: bool
+# Where a tokenizer carries whether texts get a space before their first word: its class does not
+# say it, transformers 5 has one class for RoBERTa and BART.
+_PREFIX_SPACE = "flashbertscore_prefix_space"
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model without decoder and without the layers above the one asked for, in eval mode.
+def load_tokenizer(model_type: str, revision: str | None = None) -> Any:  # noqa: ANN401
+    """Return the tokenizer of a model, with the rules of transformers 4 under transformers 5 too.
 
-    Attributes:
-        model: of transformers.
-        revision: commit of the Hub that the files are from; None for a folder.
-    """
-
-    model: Any
-    revision: str | None
-
-
-def load_tokenizer(model_type: str, revision: str | None = None) -> LoadedTokenizer:
-    """Load a tokenizer that gives the ids of transformers 4 under transformers 5 too.
+    The fast one wherever the family has one. `wants_prefix_space` says how to call it.
 
     Raises:
         OSError: there is no such model, or it cannot be reached.
@@ -58,18 +38,30 @@ def load_tokenizer(model_type: str, revision: str | None = None) -> LoadedTokeni
         if _version(transformers) >= (5, 0):
             _publish(transformers, tokenizer, name, revision)
     cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    return LoadedTokenizer(tokenizer, architectures.wants_prefix_space(cls, config.model_type))
+    prefix_space = architectures.wants_prefix_space(cls, config.model_type)
+    setattr(tokenizer, _PREFIX_SPACE, prefix_space)
+    return tokenizer
+
+
+def wants_prefix_space(tokenizer: Any) -> bool:  # noqa: ANN401
+    """Whether texts get a space before their first word with this tokenizer.
+
+    For one that `load_tokenizer` did not load, its class decides, as in the reference.
+    """
+    cls = type(tokenizer).__name__
+    known = getattr(tokenizer, _PREFIX_SPACE, None)
+    return architectures.wants_prefix_space(cls, None) if known is None else bool(known)
 
 
 def load_model(
     model_type: str,
     num_layers: int | None,
     *,
-    device: torch.device,
-    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
     revision: str | None = None,
-) -> LoadedModel:
-    """Load a model up to a layer (None: all of them).
+) -> Any:  # noqa: ANN401
+    """Return a model up to a layer (None: all of them), without decoder, in eval mode.
 
     Raises:
         AssertionError: the model has not that many layers.
@@ -105,7 +97,7 @@ def load_model(
             f"and were drawn at random ({', '.join(missing[:3])}, ...): the scores mean nothing"
         )
         warnings.warn(msg, stacklevel=2)
-    return LoadedModel(model.eval().to(device), getattr(config, "_commit_hash", None))
+    return model.eval().to(device)
 
 
 def _transformers() -> Any:  # noqa: ANN401
