@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from flashbertscore import architectures, loading
 from flashbertscore.encoder import load
@@ -48,8 +49,6 @@ def test_ids_are_those_of_transformers_4(family: str) -> None:
 def test_where_slow_ids_differ_is_what_is_documented(family: str) -> None:
     if reference.V5:
         pytest.skip("transformers 5 has no slow tokenizers; run under 4 (make compat)")
-    import transformers
-
     expected, documented = recorded(family)
     with quiet():
         slow = transformers.AutoTokenizer.from_pretrained(DATA / family, use_fast=False)
@@ -110,7 +109,7 @@ def test_empty_text(family: str, tiny_model: Any) -> None:
 class Bare:
     """A tokenizer without a model."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str) -> None:  # noqa: D107
         self.tokenizer = loading.load_tokenizer(path)
         self.prefix_space = loading.wants_prefix_space(self.tokenizer)
 
@@ -143,7 +142,7 @@ def test_truncation_is_that_of_the_tokenizer(family: str, side: str, tiny_model:
 
 def test_no_room_for_a_token(tiny_model: Any) -> None:
     bare = Bare(tiny_model("bert"))
-    with pytest.raises(ValueError, match="model_max_length: expected more than 2.*got 2"):
+    with pytest.raises(ValueError, match=r"model_max_length: expected more than 2.*got 2"):
         bare.tokenize(["snow"], 2)
 
 

@@ -50,7 +50,7 @@ def wants_prefix_space(tokenizer_class: str | None, model_type: str | None) -> b
     return model_type in PREFIX_SPACE_MODELS
 
 
-def keep_layers(model: Any, num_layers: int, name: str) -> None:  # noqa: ANN401
+def keep_layers(model: Any, num_layers: int, name: str) -> None:
     """Drop the layers above `num_layers` (the reference's `get_model`).
 
     The norm that a model applies after its last layer stays: for families that have one the result
@@ -116,7 +116,7 @@ class _NoLayers(nn.Module):
         return _Hidden(hidden_states, (hidden_states,))
 
 
-def _first(layers: Any, num_layers: int, name: str) -> nn.ModuleList:  # noqa: ANN401
+def _first(layers: Any, num_layers: int, name: str) -> nn.ModuleList:
     _check(num_layers, len(layers), name)
     return nn.ModuleList(list(layers)[:num_layers])
 
@@ -127,7 +127,7 @@ def _check(num_layers: int, depth: int, name: str) -> None:
         raise AssertionError(msg)
 
 
-def _unsupported(model: Any, name: str) -> ValueError:  # noqa: ANN401
+def _unsupported(model: Any, name: str) -> ValueError:
     return ValueError(
         f"Not supported: {name} is a {type(model).__name__}, whose layers are in none of the "
         "places where flashbertscore.architectures.keep_layers looks"
