@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import flashbertscore
 import pytest
+
+import flashbertscore
 
 HEAVY = ("transformers", "matplotlib", "pandas", "tokenizers", "requests", "bert_score")
 SITE = str(Path(sys.modules["torch"].__file__ or "").parent.parent)
