@@ -120,7 +120,9 @@ def _label(
 
 
 def _add_colorbar(fig: Any, ax: Any, image: Any) -> None:  # noqa: ANN401
-    from mpl_toolkits.axes_grid1 import make_axes_locatable  # noqa: PLC0415
+    from mpl_toolkits.axes_grid1 import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        make_axes_locatable,
+    )
 
     beside = make_axes_locatable(ax).append_axes("right", size="2%", pad=0.2)
     fig.colorbar(image, cax=beside)
