@@ -1,0 +1,102 @@
+// Python module `_core`: turns addresses into views and calls the CPU entry. It only binds.
+#include "core/validate.h"
+#include "core/views.h"
+#include "cpu/greedy_match.h"
+#include "cpu/isa.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace py = pybind11;
+namespace fbs = flashbertscore;
+
+namespace {
+
+template <class T>
+T* pointer(std::uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// Names of the instruction sets that this processor supports, best first.
+std::vector<std::string> supported_isas() {
+    std::vector<std::string> names;
+    for (fbs::index_t i = 0; i < fbs::isa_count(); ++i) {
+        if (fbs::isas()[i]->supported()) { names.emplace_back(fbs::isas()[i]->name); }
+    }
+    return names;
+}
+
+const fbs::Isa& named_isa(const std::string& name) {
+    const fbs::Isa* isa = fbs::find_isa(name.c_str());
+    if (isa != nullptr && isa->supported()) { return *isa; }
+    std::string message = "FLASHBERTSCORE_ISA: expected one of";
+    for (const std::string& known : supported_isas()) {
+        message.append(" ").append(known);
+    }
+    message.append(", got '").append(name).append("'");
+    if (isa != nullptr) { message.append(", which this processor does not support"); }
+    throw std::invalid_argument(message);
+}
+
+const fbs::Isa& chosen_isa() {
+    const char* forced = std::getenv("FLASHBERTSCORE_ISA");
+    return forced != nullptr && *forced != '\0' ? named_isa(forced) : fbs::best_isa();
+}
+
+void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
+                  const fbs::TokenBatch& reference, fbs::index_t reference_rows,
+                  std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
+                  std::uintptr_t recall, std::uintptr_t f1, int threads) {
+    const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
+    const fbs::Isa& isa = chosen_isa();
+    const py::gil_scoped_release unlocked;
+    fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
+    fbs::greedy_match(candidate, reference, list,
+                      {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)}, threads,
+                      isa);
+}
+
+} // namespace
+
+PYBIND11_MODULE(_core, m) {
+    m.doc() = "FlashBERTScore's compiled kernels on raw addresses; flashbertscore.ops is the user.";
+
+    py::class_<fbs::TokenBatch>(m, "TokenBatch")
+        .def(py::init([](std::uintptr_t data, int dtype, fbs::index_t documents, fbs::index_t dim,
+                         fbs::index_t row_stride, fbs::index_t document_stride, fbs::index_t width,
+                         std::uintptr_t offsets, std::uintptr_t mask, std::uintptr_t weights) {
+                 return fbs::TokenBatch{pointer<const void>(data),
+                                        static_cast<fbs::DType>(dtype),
+                                        documents,
+                                        dim,
+                                        row_stride,
+                                        document_stride,
+                                        width,
+                                        pointer<const fbs::index_t>(offsets),
+                                        pointer<const std::uint8_t>(mask),
+                                        pointer<const void>(weights)};
+             }),
+             py::arg("data"), py::arg("dtype"), py::arg("documents"), py::arg("dim"),
+             py::arg("row_stride"), py::arg("document_stride"), py::arg("width"),
+             py::arg("offsets"), py::arg("mask"), py::arg("weights"));
+
+    m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
+          py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
+          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));
+    m.def(
+        "validate",
+        [](const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
+           const fbs::TokenBatch& reference, fbs::index_t reference_rows, std::uintptr_t pairs,
+           fbs::index_t pair_count) {
+            fbs::validate(candidate, candidate_rows, reference, reference_rows,
+                          {pointer<const fbs::index_t>(pairs), pair_count});
+        },
+        py::arg("candidate"), py::arg("candidate_rows"), py::arg("reference"),
+        py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"));
+    m.def("isa", [] { return std::string(chosen_isa().name); });
+    m.def("isas", &supported_isas);
+}

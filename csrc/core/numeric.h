@@ -1,0 +1,51 @@
+// Element types, and conversion of one element to the type that is computed in.
+//
+// Everything here is static: files with different instruction-set flags include it, and the linker
+// must not merge their copies into the one with the widest instructions.
+#pragma once
+
+#include "core/views.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace flashbertscore {
+
+static inline float bits_to_float(std::uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float bfloat16_to_float(std::uint16_t bits) {
+    return bits_to_float(static_cast<std::uint32_t>(bits) << 16);
+}
+
+// IEEE 754 binary16 to binary32, exact. Subnormals are scaled up by a power of two in float.
+static inline float float16_to_float(std::uint16_t bits) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const std::uint32_t exponent = (bits >> 10) & 0x1fu;
+    const std::uint32_t fraction = bits & 0x3ffu;
+    if (exponent == 0) {
+        const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+        return sign ? -magnitude : magnitude;
+    }
+    if (exponent == 31) { return bits_to_float(sign | 0x7f800000u | (fraction << 13)); }
+    return bits_to_float(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+// Element k of a row, as the type computed in (float, or double for float64 rows).
+template <class T>
+static inline T element(const void* row, DType dtype, index_t k) {
+    switch (dtype) {
+    case DType::float64: return static_cast<T>(static_cast<const double*>(row)[k]);
+    case DType::float32: return static_cast<T>(static_cast<const float*>(row)[k]);
+    case DType::bfloat16:
+        return static_cast<T>(bfloat16_to_float(static_cast<const std::uint16_t*>(row)[k]));
+    case DType::float16:
+        return static_cast<T>(float16_to_float(static_cast<const std::uint16_t*>(row)[k]));
+    }
+    return T(0);
+}
+
+} // namespace flashbertscore

@@ -1,0 +1,14 @@
+// The CPU entry: BERTScore's greedy matching of token embeddings.
+#pragma once
+
+#include "core/views.h"
+#include "cpu/isa.h"
+
+namespace flashbertscore {
+
+// Writes precision, recall and F1 of every pair. Arguments are as core/validate.h accepts them.
+// Uses at most `threads` threads; no result depends on how many.
+void greedy_match(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
+                  const ScoreOut& out, int threads, const Isa& isa);
+
+} // namespace flashbertscore

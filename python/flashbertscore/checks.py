@@ -1,0 +1,116 @@
+"""What the op requires of its arguments, from shapes and dtypes alone (values are checked in C++).
+
+Every error names the argument, what was expected and what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+"""Dtypes of token embeddings, with the codes of csrc/core/views.h."""
+
+
+def _names(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+
+
+def tensor(name: str, value: object) -> None:
+    """Raise TypeError unless ``value`` is a strided tensor."""
+    if not isinstance(value, Tensor):
+        message = f"{name}: expected a torch.Tensor, got {type(value).__name__}"
+        raise TypeError(message)
+    if value.layout != torch.strided:
+        message = f"{name}: expected a strided tensor, got layout {value.layout}"
+        raise TypeError(message)
+
+
+def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
+    """Check both sides' embeddings: rank, dtype, device and a common D >= 1."""
+    layout = "[B, N, D]" if rank == 3 else "[T, D]"
+    for name, x in (("candidate", candidate), ("reference", reference)):
+        tensor(name, x)
+        if x.dtype not in DTYPES:
+            message = f"{name}: expected dtype {_names(list(DTYPES))}, got {_names([x.dtype])}"
+            raise TypeError(message)
+        if x.dim() != rank:
+            message = f"{name}: expected {rank} dimensions {layout}, got shape {list(x.shape)}"
+            raise ValueError(message)
+        if x.shape[-1] < 1:
+            message = f"{name}: expected D >= 1 in {layout}, got shape {list(x.shape)}"
+            raise ValueError(message)
+    if reference.dtype != candidate.dtype:
+        message = (
+            f"reference: expected the dtype of candidate, {_names([candidate.dtype])}, "
+            f"got {_names([reference.dtype])}"
+        )
+        raise TypeError(message)
+    device("reference", reference, candidate)
+    if reference.shape[-1] != candidate.shape[-1]:
+        message = (
+            f"reference: expected D = {candidate.shape[-1]} as in candidate, "
+            f"got shape {list(reference.shape)}"
+        )
+        raise ValueError(message)
+    if rank == 3 and reference.shape[0] != candidate.shape[0]:
+        message = (
+            f"reference: expected B = {candidate.shape[0]} as in candidate, "
+            f"got shape {list(reference.shape)}"
+        )
+        raise ValueError(message)
+
+
+def device(name: str, value: Tensor, like: Tensor, *, or_cpu: bool = False) -> None:
+    """Raise ValueError unless ``value`` is on the device of ``like`` (or, if allowed, the CPU)."""
+    if value.device != like.device and not (or_cpu and value.device.type == "cpu"):
+        wanted = f"{like.device} or cpu" if or_cpu else str(like.device)
+        message = f"{name}: expected device {wanted}, got {value.device}"
+        raise ValueError(message)
+
+
+def mask(name: str, value: Tensor | None, tokens: Tensor) -> None:
+    """Check a mask [B, N] against its tokens [B, N, D]."""
+    if value is None:
+        return
+    tensor(name, value)
+    device(name, value, tokens)
+    if value.dtype.is_complex:
+        message = f"{name}: expected a bool, integer or float dtype, got {_names([value.dtype])}"
+        raise TypeError(message)
+    _shape(name, value, tokens)
+
+
+def weights(name: str, value: Tensor | None, tokens: Tensor) -> None:
+    """Check weights [B, N] or [T] against their tokens [..., D]."""
+    if value is None:
+        return
+    tensor(name, value)
+    device(name, value, tokens)
+    if not value.dtype.is_floating_point:
+        message = f"{name}: expected a floating dtype, got {_names([value.dtype])}"
+        raise TypeError(message)
+    _shape(name, value, tokens)
+
+
+def _shape(name: str, value: Tensor, tokens: Tensor) -> None:
+    expected = tokens.shape[:-1]
+    if value.shape != expected:
+        layout = "[B, N]" if len(expected) == 2 else "[T]"
+        message = f"{name}: expected {layout} = {list(expected)}, got {list(value.shape)}"
+        raise ValueError(message)
+
+
+def indices(name: str, value: Tensor, tokens: Tensor, shape: str) -> None:
+    """Check offsets [n + 1] or pairs [P, 2]: integer dtype, rank, and a device that can be read."""
+    tensor(name, value)
+    device(name, value, tokens, or_cpu=True)
+    if value.dtype not in (torch.int64, torch.int32):
+        message = f"{name}: expected dtype int64 or int32, got {_names([value.dtype])}"
+        raise TypeError(message)
+    pairs = shape == "[P, 2]"
+    if value.dim() != (2 if pairs else 1) or value.shape[-1] < 1 or (pairs and value.shape[1] != 2):
+        message = f"{name}: expected shape {shape}, got {list(value.shape)}"
+        raise ValueError(message)

@@ -1,0 +1,346 @@
+"""``torch.ops.flashbertscore.*``: registration and dispatch. The only user of ``_core``.
+
+The compiled kernels know raw addresses and nothing of torch, so a build needs no torch and one build
+serves every version of it. What a device without a kernel of ours gets is in :mod:`.tiled`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from flashbertscore import checks, tiled
+
+try:
+    from flashbertscore import _core
+except ImportError as error:
+    _MESSAGE = (
+        "flashbertscore._core, the compiled part, is missing or does not load "
+        f"({error}): build it with `pip install .` from the source folder"
+    )
+    raise ImportError(_MESSAGE) from error
+
+_log = logging.getLogger("flashbertscore")
+_told: set[str] = set()
+
+Output = tuple[Tensor, Tensor, Tensor]
+
+LIBRARY = torch.library.Library("flashbertscore", "DEF")
+LIBRARY.define(
+    "bertscore(Tensor candidate, Tensor reference, Tensor? candidate_mask=None, "
+    "Tensor? reference_mask=None, Tensor? candidate_weights=None, "
+    "Tensor? reference_weights=None) -> (Tensor precision, Tensor recall, Tensor f1)",
+    tags=[torch.Tag.pt2_compliant_tag],
+)
+LIBRARY.define(
+    "bertscore_packed(Tensor candidate, Tensor candidate_offsets, Tensor reference, "
+    "Tensor reference_offsets, Tensor? pairs=None, Tensor? candidate_weights=None, "
+    "Tensor? reference_weights=None) -> (Tensor precision, Tensor recall, Tensor f1)",
+    tags=[torch.Tag.pt2_compliant_tag],
+)
+
+
+def isa() -> str:
+    """Name of the CPU instruction set that the kernels use: the best of :func:`isas`, or the one
+    that the environment variable ``FLASHBERTSCORE_ISA`` names.
+
+    Raises:
+        ValueError: ``FLASHBERTSCORE_ISA`` names one that is unknown or not supported here.
+    """
+    return _core.isa()
+
+
+def isas() -> list[str]:
+    """Names of the instruction sets that this processor can run, best first."""
+    return _core.isas()
+
+
+def _check_padded(
+    candidate: Tensor,
+    reference: Tensor,
+    candidate_mask: Tensor | None,
+    reference_mask: Tensor | None,
+    candidate_weights: Tensor | None,
+    reference_weights: Tensor | None,
+) -> None:
+    checks.embeddings(candidate, reference, rank=3)
+    checks.mask("candidate_mask", candidate_mask, candidate)
+    checks.mask("reference_mask", reference_mask, reference)
+    checks.weights("candidate_weights", candidate_weights, candidate)
+    checks.weights("reference_weights", reference_weights, reference)
+
+
+def _check_packed(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    pairs: Tensor | None,
+    candidate_weights: Tensor | None,
+    reference_weights: Tensor | None,
+) -> None:
+    checks.embeddings(candidate, reference, rank=2)
+    checks.indices("candidate_offsets", candidate_offsets, candidate, "[C + 1]")
+    checks.indices("reference_offsets", reference_offsets, reference, "[R + 1]")
+    if pairs is not None:
+        checks.indices("pairs", pairs, candidate, "[P, 2]")
+    elif candidate_offsets.shape != reference_offsets.shape:
+        message = (
+            "reference_offsets: expected as many documents as candidate_offsets has "
+            f"({candidate_offsets.shape[0] - 1}) when pairs is None, "
+            f"got {reference_offsets.shape[0] - 1}"
+        )
+        raise ValueError(message)
+    checks.weights("candidate_weights", candidate_weights, candidate)
+    checks.weights("reference_weights", reference_weights, reference)
+
+
+def _outputs(candidate: Tensor, count: int) -> Output:
+    """Three tensors [count] of the result dtype, uninitialized."""
+    dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
+    precision = candidate.new_empty(count, dtype=dtype)
+    return precision, torch.empty_like(precision), torch.empty_like(precision)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``x`` with contiguous rows, copied only if they are not."""
+    x = x.resolve_neg()
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _weights(weights: Tensor | None, tokens: Tensor) -> Tensor | None:
+    dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
+    return None if weights is None else weights.to(dtype).contiguous()
+
+
+def _mask(name: str, mask: Tensor | None) -> Tensor | None:
+    """A mask as contiguous bool; other dtypes must hold 0 and 1 only."""
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        wrong = mask[(mask != 0) & (mask != 1)]
+        if len(wrong):
+            message = f"{name}: expected only 0 and 1, got {wrong[0].item()}"
+            raise ValueError(message)
+        mask = mask != 0
+    return mask.contiguous()
+
+
+def _address(value: Tensor | None) -> int:
+    return 0 if value is None else value.data_ptr()
+
+
+def _padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core.TokenBatch:
+    return _core.TokenBatch(
+        x.data_ptr(),
+        checks.DTYPES[x.dtype],
+        x.shape[0],
+        x.shape[2],
+        x.stride(1),
+        x.stride(0),
+        x.shape[1],
+        0,
+        _address(mask),
+        _address(weights),
+    )
+
+
+def _packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.TokenBatch:
+    return _core.TokenBatch(
+        x.data_ptr(),
+        checks.DTYPES[x.dtype],
+        offsets.shape[0] - 1,
+        x.shape[1],
+        x.stride(0),
+        0,
+        0,
+        offsets.data_ptr(),
+        0,
+        _address(weights),
+    )
+
+
+def _host_indices(value: Tensor) -> Tensor:
+    return value.to(device="cpu", dtype=torch.int64).contiguous()
+
+
+def _bertscore_cpu(
+    candidate: Tensor,
+    reference: Tensor,
+    candidate_mask: Tensor | None = None,
+    reference_mask: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    _check_padded(
+        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
+    )
+    x, y = _rows(candidate), _rows(reference)
+    x_mask = _mask("candidate_mask", candidate_mask)
+    y_mask = _mask("reference_mask", reference_mask)
+    w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
+    count = x.shape[0]
+    precision, recall, f1 = _outputs(x, count)
+    _core.greedy_match(
+        _padded_view(x, x_mask, w),
+        count * x.shape[1],
+        _padded_view(y, y_mask, v),
+        count * y.shape[1],
+        0,
+        count,
+        precision.data_ptr(),
+        recall.data_ptr(),
+        f1.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return precision, recall, f1
+
+
+def _bertscore_packed_cpu(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    pairs: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    _check_packed(
+        candidate,
+        candidate_offsets,
+        reference,
+        reference_offsets,
+        pairs,
+        candidate_weights,
+        reference_weights,
+    )
+    x, y = _rows(candidate), _rows(reference)
+    x_offsets, y_offsets = _host_indices(candidate_offsets), _host_indices(reference_offsets)
+    both = None if pairs is None else _host_indices(pairs)
+    w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
+    count = x_offsets.shape[0] - 1 if both is None else both.shape[0]
+    precision, recall, f1 = _outputs(x, count)
+    _core.greedy_match(
+        _packed_view(x, x_offsets, w),
+        x.shape[0],
+        _packed_view(y, y_offsets, v),
+        y.shape[0],
+        _address(both),
+        count,
+        precision.data_ptr(),
+        recall.data_ptr(),
+        f1.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return precision, recall, f1
+
+
+def _tell(device: torch.device) -> None:
+    """Say once per device type that no kernel of ours runs there."""
+    if device.type not in _told:
+        _told.add(device.type)
+        _log.info("no FlashBERTScore kernel for %s: using tiled torch operations", device.type)
+
+
+def _bertscore_elsewhere(
+    candidate: Tensor,
+    reference: Tensor,
+    candidate_mask: Tensor | None = None,
+    reference_mask: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    arguments = (
+        candidate,
+        reference,
+        candidate_mask,
+        reference_mask,
+        candidate_weights,
+        reference_weights,
+    )
+    _check_padded(*arguments)
+    _tell(candidate.device)
+    precision, recall, f1 = tiled.bertscore(*arguments)
+    return precision.clone(), recall.clone(), f1.clone()
+
+
+def _bertscore_packed_elsewhere(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    pairs: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    _check_packed(
+        candidate,
+        candidate_offsets,
+        reference,
+        reference_offsets,
+        pairs,
+        candidate_weights,
+        reference_weights,
+    )
+    x_offsets, y_offsets = _host_indices(candidate_offsets), _host_indices(reference_offsets)
+    both = None if pairs is None else _host_indices(pairs)
+    _core.validate(
+        _packed_view(candidate, x_offsets, None),
+        candidate.shape[0],
+        _packed_view(reference, y_offsets, None),
+        reference.shape[0],
+        _address(both),
+        x_offsets.shape[0] - 1 if both is None else both.shape[0],
+    )
+    _tell(candidate.device)
+    precision, recall, f1 = tiled.bertscore_packed(
+        candidate, x_offsets, reference, y_offsets, both, candidate_weights, reference_weights
+    )
+    return precision.clone(), recall.clone(), f1.clone()
+
+
+LIBRARY.impl("bertscore", _bertscore_cpu, "CPU")
+LIBRARY.impl("bertscore_packed", _bertscore_packed_cpu, "CPU")
+LIBRARY.impl("bertscore", _bertscore_elsewhere, "CompositeExplicitAutograd")
+LIBRARY.impl("bertscore_packed", _bertscore_packed_elsewhere, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("flashbertscore::bertscore", lib=LIBRARY)
+def _bertscore_fake(
+    candidate: Tensor,
+    reference: Tensor,
+    candidate_mask: Tensor | None = None,
+    reference_mask: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    _check_padded(
+        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
+    )
+    return _outputs(candidate, candidate.shape[0])
+
+
+@torch.library.register_fake("flashbertscore::bertscore_packed", lib=LIBRARY)
+def _bertscore_packed_fake(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    pairs: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+) -> Output:
+    _check_packed(
+        candidate,
+        candidate_offsets,
+        reference,
+        reference_offsets,
+        pairs,
+        candidate_weights,
+        reference_weights,
+    )
+    return _outputs(
+        candidate, candidate_offsets.shape[0] - 1 if pairs is None else pairs.shape[0]
+    )
