@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections import OrderedDict
@@ -224,18 +225,70 @@ def _load(
         config = transformers.AutoConfig.from_pretrained(name, **source)
         tokenizer, prefix_space = _load_tokenizer(transformers, name, config, source)
         model = _load_model(transformers, name, config, dtype, source)
-    if hasattr(model, "decoder") and hasattr(model, "encoder"):
-        model = model.encoder
-    if num_layers is not None:
-        architectures.keep_layers(model, num_layers, model_type)
     return Encoder(
         name=model_type,
         tokenizer=tokenizer,
-        model=model.eval().to(device),
+        model=_cut(model, num_layers, model_type).eval().to(device),
         prefix_space=prefix_space,
         all_layers=num_layers is None,
         revision=getattr(config, "_commit_hash", None),
     )
+
+
+def load_model(model_type: str, num_layers: int | None) -> Any:  # noqa: ANN401
+    """Return a model of transformers for the caller to own: not from the cache, on the CPU.
+
+    Cut to `num_layers` layers, or whole where that is None; raises what `load` raises.
+    """
+    import transformers  # noqa: PLC0415
+
+    name = models.hub_name(model_type)
+    with _quiet(transformers.utils.logging):
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        model = _load_model(
+            transformers, name, config, torch.float32, {"trust_remote_code": False}
+        )
+    return _cut(model, num_layers, model_type).eval()
+
+
+def load_tokenizer(model_type: str) -> Any:  # noqa: ANN401
+    """Return the tokenizer that `load` would give the encoder."""
+    import transformers  # noqa: PLC0415
+
+    with _quiet(transformers.utils.logging):
+        return transformers.AutoTokenizer.from_pretrained(
+            models.hub_name(model_type), use_fast=True, trust_remote_code=False
+        )
+
+
+def wants_prefix_space(tokenizer: Any) -> bool:  # noqa: ANN401
+    """Whether ids of a tokenizer's family have a space before the first word (see `Encoder`).
+
+    Read from the files that it was loaded from; where those are gone, from its class.
+    """
+    return _wants_prefix_space(str(tokenizer.name_or_path), type(tokenizer).__name__)
+
+
+@functools.lru_cache(maxsize=64)
+def _wants_prefix_space(name: str, cls: str) -> bool:
+    import transformers  # noqa: PLC0415
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config  # noqa: PLC0415
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+        declared = get_tokenizer_config(name, local_files_only=True)
+    except (OSError, ValueError):
+        return architectures.wants_prefix_space(cls, None)
+    declared_cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
+    return architectures.wants_prefix_space(declared_cls, config.model_type)
+
+
+def _cut(model: Any, num_layers: int | None, name: str) -> Any:  # noqa: ANN401
+    if hasattr(model, "decoder") and hasattr(model, "encoder"):
+        model = model.encoder
+    if num_layers is not None:
+        architectures.keep_layers(model, num_layers, name)
+    return model
 
 
 def _load_tokenizer(
