@@ -21,8 +21,7 @@ from flashbertscore.compat.bert_score.utils import (
     model2layers,
     sent_encode,
 )
-from flashbertscore.scorer import score
-from flashbertscore.visualize import plot_example
+from flashbertscore.scorer import plot_example, score
 
 __all__ = [
     "BERTScorer",
