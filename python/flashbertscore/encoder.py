@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,6 +66,39 @@ class Encoder:
     def position_limit(self) -> int | None:
         """Tokens that the model's table of positions can tell apart, None if it has none."""
         return architectures.position_limit(self.model)
+
+    @property
+    def depth(self) -> int:
+        """How many hidden states there are with all layers: layers + 1."""
+        every = replace(self, all_layers=True)
+        return len(every.encode(every.tokenize(["a"])))
+
+    def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:  # noqa: ANN401
+        """Return an encoder of these parts."""
+        prefix_space = self.prefix_space
+        if type(tokenizer) is not type(self.tokenizer):
+            prefix_space = architectures.wants_prefix_space(type(tokenizer).__name__, None)
+        return replace(
+            self,
+            model=model,
+            tokenizer=tokenizer,
+            prefix_space=prefix_space,
+            all_layers=all_layers,
+        )
+
+    def own_tokenizer(self) -> Any:  # noqa: ANN401
+        """Return a copy of the tokenizer whose settings others do not see."""
+        return copy.copy(self.tokenizer)
+
+    def of_last_layer(self) -> Encoder:
+        """Return the encoder for the last layer that the model has."""
+        return replace(self, all_layers=False)
+
+    def own_positions(self, ids: list[int]) -> slice:
+        """Where the text's own tokens are, without the special ones before and after them."""
+        special = set(self.tokenizer.all_special_ids)
+        own = [i for i, token in enumerate(ids) if token not in special]
+        return slice(own[0], own[-1] + 1) if own else slice(0, 0)
 
     def tokenize(self, texts: list[str]) -> Tokens:
         """Return the ids of `texts` (see `flashbertscore.tokens.tokenize`)."""

@@ -66,7 +66,7 @@ def read_corpus(cands: Any, refs: Any) -> Corpus:  # noqa: ANN401 - whatever a c
     groups: list[list[str]]
     if not references or isinstance(references[0], str):
         for i, text in enumerate(references):
-            _check_text(text, f"refs[{i}]")
+            check_text(text, f"refs[{i}]")
         groups = [[text] for text in references]
     else:
         groups = [read_texts(group, f"refs[{i}]") for i, group in enumerate(references)]
@@ -97,7 +97,7 @@ def read_texts(texts: Any, name: str) -> list[str]:  # noqa: ANN401
     """
     items = _items(texts, name)
     for i, text in enumerate(items):
-        _check_text(text, f"{name}[{i}]")
+        check_text(text, f"{name}[{i}]")
     return items
 
 
@@ -110,7 +110,8 @@ def _items(texts: Any, name: str) -> list[Any]:  # noqa: ANN401
     return list(texts)
 
 
-def _check_text(text: Any, where: str) -> None:  # noqa: ANN401
+def check_text(text: Any, where: str) -> None:  # noqa: ANN401
+    """Raise TypeError if `text` is no str, ValueError if it is not Unicode; `where` it stands."""
     if not isinstance(text, str):
         msg = f"{where}: expected str, got {_kind(text)}"
         raise TypeError(msg)
