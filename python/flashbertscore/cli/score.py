@@ -8,13 +8,13 @@ import io
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from flashbertscore.cli import files
 from flashbertscore.scorer import BERTScorer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _NAMES = ("precision", "recall", "f1")
@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
     add("-m", "--model", help="name on the Hub or folder of the model")
     add("--revision", help="branch, tag or commit of the model on the Hub")
     add("-l", "--num-layers", type=int, metavar="K", help="layer of the embeddings")
-    add("--device", help="where to compute, such as cpu or cuda:1 (default: a GPU if there is one)")
+    add("--device", type=_device, help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     add("--dtype", choices=_DTYPES, default="float32", help="of the model (default: float32)")
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
     add = parser.add_argument_group("score").add_argument
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.json:
         if args.seg_level:
             report["segments"] = [dict(zip(_NAMES, map(_number, row), strict=True)) for row in rows]
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        print(json.dumps(report, indent=2))
     elif args.tsv:
         print("pair", *_NAMES, sep="\t")
         for i, row in enumerate(rows, start=1):
@@ -89,6 +89,18 @@ def _run(args: argparse.Namespace) -> None:
             print(f"\n{'pair':>8}  {'P':>9}  {'R':>9}  {'F1':>9}")
             for i, row in enumerate(rows, start=1):
                 print(f"{i:8d}", *(f"{x:9.6f}" for x in row), sep="  ")
+
+
+def _device(name: str) -> str:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        msg = f"{name!r} is no device of torch"
+        raise argparse.ArgumentTypeError(msg) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        msg = f"{name!r} asked for, but torch sees no GPU here"
+        raise argparse.ArgumentTypeError(msg)
+    return name
 
 
 def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:

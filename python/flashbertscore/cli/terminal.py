@@ -45,7 +45,12 @@ def run(program: str, command: Callable[[], None]) -> int:
         except KeyboardInterrupt:
             return INTERRUPTED
         except _INPUT_ERRORS as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            print(f"{program}: error: {reason}", file=sys.stderr)
+            print(f"{program}: error: {_one_line(error)}", file=sys.stderr)
             return USAGE_ERROR
     return 0
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
