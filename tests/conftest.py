@@ -1,11 +1,32 @@
-"""Fixtures that several test files share."""
+"""Fixtures that every test file may use."""
 
+from __future__ import annotations
+
+import os
 from collections.abc import Callable
-from pathlib import Path
+
+# Nothing in the suite may ask a network for a model.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+import torch
 
+from backends import BACKENDS, Backend
 from helpers.tiny_models import save_model
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The op on one backend: each instruction set of this processor, and the tiled fall-back."""
+    backend: Backend = request.param
+    backend.select(monkeypatch)
+    return backend
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(20261129)
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +35,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
     root = tmp_path_factory.mktemp("models")
 
     def path(family: str) -> str:
-        folder: Path = root / family
+        folder = root / family
         return str(folder if folder.exists() else save_model(family, folder))
 
     return path

@@ -34,9 +34,7 @@ const fbs::Isa& named_isa(const std::string& name) {
     const fbs::Isa* isa = fbs::find_isa(name.c_str());
     if (isa != nullptr && isa->supported()) { return *isa; }
     std::string message = "FLASHBERTSCORE_ISA: expected one of";
-    for (const std::string& known : supported_isas()) {
-        message.append(" ").append(known);
-    }
+    for (const std::string& known : supported_isas()) { message.append(" ").append(known); }
     message.append(", got '").append(name).append("'");
     if (isa != nullptr) { message.append(", which this processor does not support"); }
     throw std::invalid_argument(message);

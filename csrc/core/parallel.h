@@ -38,9 +38,7 @@ void run_workers(int threads, const Body& body) {
     for (int worker = 1; worker < threads; ++worker) {
         try {
             started.emplace_back(guarded, worker);
-        } catch (const std::system_error&) {
-            break;
-        }
+        } catch (const std::system_error&) { break; }
     }
     guarded(0);
     for (std::thread& thread : started) { thread.join(); }

@@ -74,7 +74,8 @@ class Matcher {
 template <class T>
 void Matcher<T>::run(int threads) {
     const auto prepare_all = [&](Documents<T>& side) {
-        const double elements = static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
+        const double elements =
+            static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
         const int workers = useful_threads(elements, threads);
         WorkQueue queue(side.batch().documents, 1 + side.batch().documents / (16 * workers));
         run_workers(workers, [&](int) {

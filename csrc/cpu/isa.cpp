@@ -10,7 +10,7 @@ const Isa* const kTable[] = {
     &kAvx512, &kAvx2,
 #endif
     &kGeneric, &kScalar};
-}
+} // namespace
 
 const Isa* const* isas() { return kTable; }
 

@@ -64,8 +64,8 @@ struct Vector16 {
 
 } // namespace
 
-constinit const Isa kGeneric = {"generic", "vectors of 16 bytes on any processor: 6 rows x 2 vectors",
-                                [] { return true; }, kernels<Vector16<float>>(),
-                                kernels<Vector16<double>>()};
+constinit const Isa kGeneric = {
+    "generic", "vectors of 16 bytes on any processor: 6 rows x 2 vectors", [] { return true; },
+    kernels<Vector16<float>>(), kernels<Vector16<double>>()};
 
 } // namespace flashbertscore

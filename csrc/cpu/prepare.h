@@ -64,10 +64,10 @@ class Documents {
 
     TokenBatch batch_;
     const Kernels<T>& kernels_;
-    std::vector<T> inverse_norm_;    // [rows]
-    std::vector<index_t> position_;  // [rows] if masked: rows of the tokens of d from first(d) on
-    std::vector<index_t> count_;     // [documents]
-    std::vector<char> finite_;       // [documents]
+    std::vector<T> inverse_norm_;   // [rows]
+    std::vector<index_t> position_; // [rows] if masked: rows of the tokens of d from first(d) on
+    std::vector<index_t> count_;    // [documents]
+    std::vector<char> finite_;      // [documents]
 };
 
 template <class T>
@@ -92,8 +92,7 @@ void Documents<T>::prepare(index_t d) {
         }
         ++count;
         const void* x = data(d, i);
-        const double norm =
-            std::sqrt(kernels_.sum_of_squares(x, batch_.dtype, batch_.dim));
+        const double norm = std::sqrt(kernels_.sum_of_squares(x, batch_.dtype, batch_.dim));
         T inverse;
         if (norm > kSmall && norm < kLarge) {
             inverse = static_cast<T>(1.0 / norm);

@@ -48,7 +48,7 @@ constexpr Kernels<T> kernels() {
 
 } // namespace
 
-const Isa kScalar = {"scalar", "plain C++, sums in double", [] { return true; },
-                     kernels<float>(), kernels<double>()};
+const Isa kScalar = {"scalar", "plain C++, sums in double", [] { return true; }, kernels<float>(),
+                     kernels<double>()};
 
 } // namespace flashbertscore

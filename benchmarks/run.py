@@ -1,0 +1,137 @@
+"""Measure every case and contender, each in a process of its own, and write results/<machine>.json.
+
+python benchmarks/run.py                  everything (some minutes)
+python benchmarks/run.py --only op-128    the cases whose name begins so
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cases
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "transformers", "bert-score", "numpy")
+
+
+def machine() -> dict[str, Any]:
+    """The processor's name, cores and memory."""
+    name = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        found = re.search(r"^model name\s*: (.+)$", info.read_text(), re.MULTILINE)
+        name = found[1] if found else name
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"cpu": name, "cores": os.cpu_count(), "memory_gib": round(pages / 2**30)}
+
+
+def slug(host: dict[str, Any]) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{host['cpu']} {host['cores']} cores".lower()).strip("-")
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(cases.REPOSITORY), *arguments],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def measure_one(name: str, contender: str, threads: int) -> None:
+    """In the child process: print one record."""
+    import torch  # noqa: PLC0415
+
+    import peers  # noqa: PLC0415 - torch loads in the child
+    from measure import measure  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    for case in cases.OP:
+        if case.name == name:
+            record = measure(peers.op_call(case, contender), case.runs)
+    for text in cases.TEXT:
+        if text.name == name:
+            record = measure(peers.text_call(text, contender), text.runs, warm_up=False)
+    print(json.dumps(record.as_dict()))
+
+
+def child(name: str, contender: str, threads: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", name, contender, str(threads)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=Path.cwd()
+    )
+    if done.returncode:
+        sys.exit(f"{name} with {contender} failed:\n{done.stderr}")
+    record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(
+        f"{name:10} {contender:16} {threads} thread(s)  "
+        f"{record['median']:9.4f} s  {record['peak']:8.1f} MiB",
+        file=sys.stderr,
+        flush=True,
+    )
+    return {"case": name, "contender": contender, "threads": threads, **record}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="measure the cases whose name begins so")
+    parser.add_argument("--one", nargs=3, metavar=("CASE", "CONTENDER", "THREADS"))
+    options = parser.parse_args()
+    if options.one:
+        name, contender, threads = options.one
+        measure_one(name, contender, int(threads))
+        return
+
+    import flashbertscore  # noqa: PLC0415
+    import peers  # noqa: PLC0415
+
+    host = machine()
+    cores = os.cpu_count() or 1
+    records = [
+        child(case.name, contender, threads)
+        for case in cases.OP
+        if case.name.startswith(options.only)
+        for threads in (1, cores)
+        for contender in peers.OP_CONTENDERS
+    ]
+    records += [
+        child(case.name, contender, cores)
+        for case in cases.TEXT
+        if case.name.startswith(options.only)
+        for contender in peers.TEXT_CONTENDERS
+    ]
+    result = {
+        "machine": host,
+        "isa": flashbertscore.isa(),
+        "versions": {name: version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
+        "commit": git("rev-parse", "--short", "HEAD"),
+        "dirty": bool(git("status", "--porcelain")),
+        "records": records,
+    }
+    path = RESULTS / f"{slug(host)}.json"
+    if options.only and path.exists():
+        old = json.loads(path.read_text())
+        measured = {(r["case"], r["contender"], r["threads"]) for r in records}
+        kept = [
+            r for r in old["records"] if (r["case"], r["contender"], r["threads"]) not in measured
+        ]
+        result["records"] = kept + records
+        result["dirty"] = True  # not of one run
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

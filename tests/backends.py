@@ -1,0 +1,75 @@
+"""Where the op's tests run: one list, so that a new backend meets every test there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from flashbertscore import functional, isas, ops
+from flashbertscore.functional import Scores
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An implementation of the op. ``bitwise``: whether it promises the same bits everywhere."""
+
+    name: str
+    bitwise: bool = True
+
+    def select(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make the op use this backend for the rest of the test."""
+        if self.name.startswith("cpu-"):
+            monkeypatch.setenv("FLASHBERTSCORE_ISA", self.name.removeprefix("cpu-"))
+
+    def bertscore(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
+        """The padded op on CPU tensors."""
+        if self.name == "tiled":
+            return Scores(*ops._bertscore_elsewhere(*args, **kwargs))
+        return functional.bertscore(*args, **kwargs)
+
+    def bertscore_packed(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
+        """The packed op on CPU tensors."""
+        if self.name == "tiled":
+            return Scores(*ops._bertscore_packed_elsewhere(*args, **kwargs))
+        return functional.bertscore_packed(*args, **kwargs)
+
+    def assert_same(self, got: Scores, expected: Scores) -> None:
+        """Compare scores bit for bit, or to rounding where no more is promised; NaN for NaN."""
+        bound = 0.0 if self.bitwise else 1e-6
+        for a, b in zip(got, expected, strict=True):
+            torch.testing.assert_close(a, b, atol=bound, rtol=0, equal_nan=True)
+
+
+BACKENDS = [*(Backend(f"cpu-{isa}") for isa in isas()), Backend("tiled", bitwise=False)]
+
+
+def pack(documents: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Documents [n_d, D] as one buffer and its offsets."""
+    lengths = torch.tensor([0] + [len(document) for document in documents])
+    return torch.cat(documents), lengths.cumsum(0)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest difference from the float64 oracle on the same input values.
+
+    Half types are computed in float32 from exactly the values given, so they get its bound: a unit
+    vector's dot product in chains of 256 is off by a few 2^-24.
+    """
+    return 1e-14 if dtype == torch.float64 else 1e-6
+
+
+def assert_matches_oracle(scores: Scores, expected: Tensor, dtype: torch.dtype) -> None:
+    """Compare scores with the oracle's [3, P], NaN for NaN."""
+    got = torch.stack(scores)
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert (got.isnan() == expected.isnan()).all()
+    bound = tolerance(dtype)
+    # Where P is close to -R, F = 2 P R / (P + R) multiplies their errors by its derivatives.
+    precision, recall, _ = expected
+    slope = 2 * (precision**2 + recall**2) / (precision + recall) ** 2
+    slope = torch.stack([torch.ones_like(slope), torch.ones_like(slope), 1 + slope])
+    error = (got.double() - expected).abs() / slope.nan_to_num(1.0, posinf=1.0)
+    assert error.nan_to_num(0.0).max().item() <= bound

@@ -1,0 +1,245 @@
+"""Fear: bad input crashes, is computed anyway, or is refused without saying which and why."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from backends import Backend, pack
+from flashbertscore import functional
+
+X, Y = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
+
+PADDED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "not a tensor": (
+        {"candidate": [[1.0]]},
+        TypeError,
+        "candidate: expected a torch.Tensor, got list",
+    ),
+    "mask not a tensor": (
+        {"candidate_mask": [[1, 1, 1]] * 2},
+        TypeError,
+        "candidate_mask: expected a torch.Tensor, got list",
+    ),
+    "rank": (
+        {"candidate": X[0]},
+        ValueError,
+        "candidate: expected 3 dimensions [B, N, D], got shape [3, 4]",
+    ),
+    "reference rank": (
+        {"reference": Y[None]},
+        ValueError,
+        "reference: expected 3 dimensions [B, N, D], got shape [1, 2, 5, 4]",
+    ),
+    "integer embeddings": (
+        {"candidate": X.long()},
+        TypeError,
+        "candidate: expected dtype float32, float64, bfloat16, float16, got int64",
+    ),
+    "complex embeddings": (
+        {"candidate": X.to(torch.complex64)},
+        TypeError,
+        "candidate: expected dtype float32, float64, bfloat16, float16, got complex64",
+    ),
+    "dtype mix": (
+        {"reference": Y.double()},
+        TypeError,
+        "reference: expected the dtype of candidate, float32, got float64",
+    ),
+    "device mix": (
+        {"reference": Y.to("meta")},
+        ValueError,
+        "reference: expected device cpu, got meta",
+    ),
+    "D": (
+        {"reference": torch.ones(2, 5, 3)},
+        ValueError,
+        "reference: expected D = 4 as in candidate, got shape [2, 5, 3]",
+    ),
+    "D = 0": (
+        {"candidate": torch.ones(2, 3, 0), "reference": torch.ones(2, 5, 0)},
+        ValueError,
+        "candidate: expected D >= 1 in [B, N, D], got shape [2, 3, 0]",
+    ),
+    "B": (
+        {"reference": torch.ones(3, 5, 4)},
+        ValueError,
+        "reference: expected B = 2 as in candidate, got shape [3, 5, 4]",
+    ),
+    "mask shape": (
+        {"reference_mask": torch.ones(2, 4)},
+        ValueError,
+        "reference_mask: expected [B, N] = [2, 5], got [2, 4]",
+    ),
+    "mask value": (
+        {"candidate_mask": torch.tensor([[1, 1, 0], [1, 2, 0]])},
+        ValueError,
+        "candidate_mask: expected only 0 and 1, got 2",
+    ),
+    "mask dtype": (
+        {"candidate_mask": torch.ones(2, 3, dtype=torch.complex64)},
+        TypeError,
+        "candidate_mask: expected a bool, integer or float dtype, got complex64",
+    ),
+    "weights shape": (
+        {"candidate_weights": torch.ones(2, 3, 1)},
+        ValueError,
+        "candidate_weights: expected [B, N] = [2, 3], got [2, 3, 1]",
+    ),
+    "weights dtype": (
+        {"candidate_weights": torch.ones(2, 3, dtype=torch.int64)},
+        TypeError,
+        "candidate_weights: expected a floating dtype, got int64",
+    ),
+    "negative weight": (
+        {"candidate_weights": torch.tensor([[1.0, 1.0, 1.0], [1.0, -0.5, 1.0]])},
+        ValueError,
+        "candidate_weights: expected finite values >= 0, got -0.500000 at token 4",
+    ),
+    "NaN weight": (
+        {"reference_weights": torch.full((2, 5), torch.nan)},
+        ValueError,
+        "reference_weights: expected finite values >= 0, got nan at token 0",
+    ),
+    "infinite weight": (
+        {"reference_weights": torch.full((2, 5), torch.inf)},
+        ValueError,
+        "reference_weights: expected finite values >= 0, got inf at token 0",
+    ),
+    "sparse": (
+        {"candidate": X.to_sparse()},
+        TypeError,
+        "candidate: expected a strided tensor, got layout torch.sparse_coo",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "message"), PADDED.values(), ids=PADDED)
+def test_padded(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match="^" + re.escape(message)):
+        functional.bertscore(**{"candidate": X, "reference": Y, **change})
+
+
+PACKED_X, X_OFFSETS = pack([torch.ones(3, 4), torch.ones(2, 4)])
+PACKED_Y, Y_OFFSETS = pack([torch.ones(1, 4), torch.ones(4, 4)])
+
+PACKED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "rank": (
+        {"candidate": X},
+        ValueError,
+        "candidate: expected 2 dimensions [T, D], got shape [2, 3, 4]",
+    ),
+    "offsets not a tensor": (
+        {"candidate_offsets": [0, 3, 5]},
+        TypeError,
+        "candidate_offsets: expected a torch.Tensor, got list",
+    ),
+    "offsets dtype": (
+        {"candidate_offsets": X_OFFSETS.float()},
+        TypeError,
+        "candidate_offsets: expected dtype int64 or int32, got float32",
+    ),
+    "offsets rank": (
+        {"reference_offsets": Y_OFFSETS[None]},
+        ValueError,
+        "reference_offsets: expected shape [R + 1], got [1, 3]",
+    ),
+    "no offsets": (
+        {"reference_offsets": Y_OFFSETS[:0]},
+        ValueError,
+        "reference_offsets: expected shape [R + 1], got [0]",
+    ),
+    "first offset": (
+        {"candidate_offsets": torch.tensor([1, 3, 5])},
+        ValueError,
+        "candidate_offsets: expected offsets[0] = 0, got offsets[0] = 1",
+    ),
+    "offsets decrease": (
+        {"candidate_offsets": torch.tensor([0, 4, 3])},
+        ValueError,
+        "candidate_offsets: expected values that never decrease, got offsets[2] = 3",
+    ),
+    "offsets overrun": (
+        {"reference_offsets": torch.tensor([0, 1, 6])},
+        ValueError,
+        "reference_offsets: expected values up to the 5 rows of reference, got offsets[2] = 6",
+    ),
+    "offsets end early": (
+        {"candidate_offsets": torch.tensor([0, 3, 4])},
+        ValueError,
+        "candidate_offsets: expected the last value to be the 5 rows of candidate, "
+        "got offsets[2] = 4",
+    ),
+    "documents without partner": (
+        {"reference_offsets": torch.tensor([0, 5])},
+        ValueError,
+        "reference_offsets: expected as many documents as candidate_offsets has (2) "
+        "when pairs is None, got 1",
+    ),
+    "pairs shape": (
+        {"pairs": torch.tensor([[0, 1, 1]])},
+        ValueError,
+        "pairs: expected shape [P, 2], got [1, 3]",
+    ),
+    "pairs dtype": (
+        {"pairs": torch.tensor([[0.0, 1.0]])},
+        TypeError,
+        "pairs: expected dtype int64 or int32, got float32",
+    ),
+    "candidate index": (
+        {"pairs": torch.tensor([[0, 0], [2, 1]])},
+        ValueError,
+        "pairs[1, 0]: expected a candidate index in [0, 2), got 2",
+    ),
+    "reference index": (
+        {"pairs": torch.tensor([[0, -1]])},
+        ValueError,
+        "pairs[0, 1]: expected a reference index in [0, 2), got -1",
+    ),
+    "weights shape": (
+        {"candidate_weights": torch.ones(4)},
+        ValueError,
+        "candidate_weights: expected [T] = [5], got [4]",
+    ),
+    "negative weight": (
+        {"reference_weights": -torch.ones(5)},
+        ValueError,
+        "reference_weights: expected finite values >= 0, got -1.000000 at token 0",
+    ),
+    "offsets on another device": (
+        {"candidate_offsets": X_OFFSETS.to("meta")},
+        ValueError,
+        "candidate_offsets: expected device cpu, got meta",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "message"), PACKED.values(), ids=PACKED)
+def test_packed(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {
+        "candidate": PACKED_X,
+        "candidate_offsets": X_OFFSETS,
+        "reference": PACKED_Y,
+        "reference_offsets": Y_OFFSETS,
+    }
+    with pytest.raises(error, match="^" + re.escape(message)):
+        functional.bertscore_packed(**{**arguments, **change})
+
+
+def test_values_are_checked_on_every_backend(op: Backend) -> None:
+    with pytest.raises(ValueError, match=r"^candidate_offsets: expected values that never"):
+        op.bertscore_packed(PACKED_X, torch.tensor([0, 4, 3]), PACKED_Y, Y_OFFSETS)
+    with pytest.raises(ValueError, match=r"^pairs\[0, 0\]: expected a candidate index"):
+        op.bertscore_packed(PACKED_X, X_OFFSETS, PACKED_Y, Y_OFFSETS, torch.tensor([[2**40, 0]]))
+    with pytest.raises(ValueError, match=r"^reference_weights: expected finite values"):
+        op.bertscore(X, Y, reference_weights=-torch.ones(2, 5))
+    with pytest.raises(ValueError, match=r"^candidate_mask: expected only 0 and 1, got -1"):
+        op.bertscore(X, Y, candidate_mask=-torch.ones(2, 3))
+
+
+def test_direct_calls_of_the_torch_op_are_checked_too() -> None:
+    with pytest.raises(ValueError, match=r"^reference: expected D = 4"):
+        torch.ops.flashbertscore.bertscore(X, torch.ones(2, 5, 3))

@@ -1,0 +1,32 @@
+"""Fear: memory grows with N x M."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, torch
+from flashbertscore import functional, ops
+n = {n}
+x = torch.randn(1, n, 16)
+call = functional.bertscore if {kernel} else ops._bertscore_elsewhere
+call(x[:, :100], x[:, :100])  # everything is loaded
+torch.set_num_threads(2)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+call(x, x.flip(1))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
+@pytest.mark.parametrize("kernel", [True, False], ids=["cpu", "tiled"])
+def test_a_pair_of_12000_tokens_needs_no_similarity_matrix(kernel: bool) -> None:  # noqa: FBT001
+    """12,000 x 12,000 float32 similarities would be 549 MiB."""
+    program = PROGRAM.format(n=12_000, kernel=kernel)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 100

@@ -1,0 +1,86 @@
+"""Fear: a score's bits depend on the batch, on the order of pairs or on the number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from backends import Backend, pack
+from flashbertscore.functional import Scores
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def bitwise(op: Backend) -> Backend:
+    if not op.bitwise:
+        pytest.skip("tiled torch leaves the order of its sums to the device's matrix product")
+    return op
+
+
+def ragged(count: int, dim: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    return [torch.randn(1 + (7 * d) % 37, dim).to(dtype) for d in range(count)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_alone_as_in_the_batch(bitwise: Backend, dtype: torch.dtype) -> None:
+    xs, ys = ragged(40, 24, dtype), ragged(40, 24, dtype)[::-1]
+    together = bitwise.bertscore_packed(*pack(xs), *pack(ys))
+    alone = [bitwise.bertscore_packed(*pack([x]), *pack([y])) for x, y in zip(xs, ys, strict=True)]
+    bitwise.assert_same(together, Scores(*map(torch.cat, zip(*alone, strict=True))))
+
+
+def test_order_of_pairs(bitwise: Backend) -> None:
+    x, x_offsets = pack(ragged(12, 24, torch.float32))
+    pairs = torch.cartesian_prod(torch.arange(12), torch.arange(12))
+    expected = bitwise.bertscore_packed(x, x_offsets, x, x_offsets, pairs)
+    order = torch.randperm(len(pairs))
+    shuffled = bitwise.bertscore_packed(x, x_offsets, x, x_offsets, pairs[order])
+    bitwise.assert_same(shuffled, Scores(*(values[order] for values in expected)))
+
+
+def test_padding_width(bitwise: Backend) -> None:
+    x, y = torch.randn(3, 9, 24), torch.randn(3, 11, 24)
+    expected = bitwise.bertscore(x, y)
+    for extra in (1, 30):
+        wide = torch.cat([x, torch.full((3, extra, 24), 1e6)], dim=1)
+        mask = torch.arange(9 + extra) < 9
+        bitwise.assert_same(bitwise.bertscore(wide, y, mask.expand(3, -1)), expected)
+
+
+@pytest.mark.usefixtures("threads")
+def test_number_of_threads(bitwise: Backend) -> None:
+    """Enough work that threads start: many pairs, and one pair whose rows they share."""
+    if bitwise.name == "cpu-scalar":
+        shapes, large = [(300, 20, 128)], (600, 900, 128)
+    else:
+        shapes, large = [(400, 33, 256)], (900, 1300, 256)
+    for count, length, dim in shapes:
+        x, y = torch.randn(count, length, dim), torch.randn(count, length, dim)
+        big_x, big_y = torch.randn(large[0], dim), torch.randn(large[1], dim)
+        documents = [torch.randn(30, dim) for _ in range(60)]
+        mixed_x, mixed_y = pack([*documents, big_x]), pack([*documents[::-1], big_y])
+        expected = None
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            got = (
+                bitwise.bertscore(x, y),
+                bitwise.bertscore(big_x[None], big_y[None]),
+                bitwise.bertscore_packed(*mixed_x, *mixed_y),
+            )
+            expected = expected or got
+            for a, b in zip(got, expected, strict=True):
+                bitwise.assert_same(a, b)
+
+
+def test_candidate_and_reference_change_places(bitwise: Backend) -> None:
+    x, y = pack(ragged(20, 24, torch.float32)), pack(ragged(20, 24, torch.float32)[::-1])
+    there, back = bitwise.bertscore_packed(*x, *y), bitwise.bertscore_packed(*y, *x)
+    bitwise.assert_same(there, Scores(back.recall, back.precision, back.f1))
