@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 # Tokenizer classes whose slow version the reference asks for a space before the first word.
@@ -77,6 +78,8 @@ def keep_layers(model: Any, num_layers: int, name: str) -> None:  # noqa: ANN401
             encoder.block = _first(encoder.block, num_layers, name)
         elif hasattr(encoder, "layer"):  # BERT, RoBERTa, ELECTRA, DeBERTa, MPNet, Longformer
             encoder.layer = _first(encoder.layer, num_layers, name)
+            if num_layers == 0 and model.config.model_type == "deberta-v2":
+                model.encoder = _NoLayers()
         else:
             raise _unsupported(model, name)
     elif hasattr(model, "transformer") and hasattr(model.transformer, "layer"):  # DistilBERT
@@ -104,6 +107,19 @@ def position_limit(model: nn.Module) -> int | None:
     return None
 
 
+class _Hidden(NamedTuple):
+    last_hidden_state: torch.Tensor
+    hidden_states: tuple[torch.Tensor]
+    attentions: None = None
+
+
+class _NoLayers(nn.Module):
+    """An encoder without layers; that of DeBERTa-v2 needs at least one to return anything."""
+
+    def forward(self, hidden_states: torch.Tensor, *_: object, **__: object) -> _Hidden:
+        return _Hidden(hidden_states, (hidden_states,))
+
+
 def _first(layers: Any, num_layers: int, name: str) -> nn.ModuleList:  # noqa: ANN401
     _check(num_layers, len(layers), name)
     return nn.ModuleList(list(layers)[:num_layers])
@@ -117,6 +133,6 @@ def _check(num_layers: int, depth: int, name: str) -> None:
 
 def _unsupported(model: Any, name: str) -> ValueError:  # noqa: ANN401
     return ValueError(
-        f"Not supported: {name} is a {type(model).__name__}, whose layers are in none of the places "
-        "where flashbertscore.architectures.keep_layers looks"
+        f"Not supported: {name} is a {type(model).__name__}, whose layers are in none of the "
+        "places where flashbertscore.architectures.keep_layers looks"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import threading
 import warnings
 from collections import OrderedDict
@@ -346,9 +347,7 @@ def _load_model(
     dtype: torch.dtype,
     source: dict[str, Any],
 ) -> Any:  # noqa: ANN401
-    cls = getattr(
-        transformers, architectures.ENCODER_CLASSES.get(config.model_type, "AutoModel")
-    )
+    cls = getattr(transformers, architectures.ENCODER_CLASSES.get(config.model_type, "AutoModel"))
     # The argument was renamed in transformers 4.56.
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     spelled = "dtype" if version >= (4, 56) else "torch_dtype"
@@ -364,8 +363,8 @@ def _load_model(
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         msg = (
-            f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint and "
-            f"were drawn at random ({', '.join(missing[:3])}, ...): the scores mean nothing"
+            f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint "
+            f"and were drawn at random ({', '.join(missing[:3])}, ...): the scores mean nothing"
         )
         warnings.warn(msg, stacklevel=2)
     return model
@@ -374,19 +373,20 @@ def _load_model(
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:  # noqa: ANN401
     """Keep `transformers.utils.logging` off the terminal; downloads still show their progress."""
-    from huggingface_hub.utils import (  # noqa: PLC0415
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
+    # Not typed: huggingface_hub exports these functions without saying so.
+    hub: Any = importlib.import_module("huggingface_hub.utils")
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    restore_hub = disable_progress_bars if are_progress_bars_disabled() else enable_progress_bars
+    hidden = hub.are_progress_bars_disabled()
+    restore_hub = hub.disable_progress_bars if hidden else hub.enable_progress_bars
     log.set_verbosity_error()
     log.disable_progress_bar()  # the bar of "Loading weights", and with it those of downloads
     restore_hub()
     try:
-        yield
+        with warnings.catch_warnings():
+            # What transformers makes of deprecated parts of torch is not for those who score texts.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         log.set_verbosity(verbosity)
         if bars:

@@ -81,7 +81,7 @@ def _look_up(idf: Mapping[int, float], token: int) -> float:
         return idf[token]  # a mapping with a __missing__ of its own
     except KeyError:
         msg = (
-            f"idf: no weight for token id {token}; a plain dict needs one for every id that occurs, "
-            "special tokens included. Pass a defaultdict to give the others a default."
+            f"idf: no weight for token id {token}; a plain dict needs one for every id that "
+            "occurs, special tokens included. Pass a defaultdict to give the others a default."
         )
         raise KeyError(msg) from None

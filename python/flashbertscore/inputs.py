@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,7 @@ def read_texts(texts: Any, name: str) -> list[str]:  # noqa: ANN401
 
 def _items(texts: Any, name: str) -> list[Any]:  # noqa: ANN401
     # A str would be taken character by character; a set has no order; a mapping would give keys.
-    if isinstance(texts, (str, bytes, Mapping, Set)) or not isinstance(texts, Iterable):
+    if isinstance(texts, (str, bytes, Mapping, AbstractSet)) or not isinstance(texts, Iterable):
         hint = " (did you mean a list with this one text?)" if isinstance(texts, str) else ""
         msg = f"{name}: expected a sequence of str, got {_kind(texts)}{hint}"
         raise TypeError(msg)

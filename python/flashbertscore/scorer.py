@@ -375,7 +375,9 @@ class BERTScorer:
         if baseline is not None:
             scores = matching.rescale(scores, baseline)
         progress.done(len(corpus.pairs))
-        return (pipeline.as_triple(scores), self.hash) if return_hash else pipeline.as_triple(scores)
+        return (
+            (pipeline.as_triple(scores), self.hash) if return_hash else pipeline.as_triple(scores)
+        )
 
     def plot_example(self, candidate: str, reference: str, fname: _Path = "") -> None:
         """Draw the similarity of every token of a candidate with every token of a reference.

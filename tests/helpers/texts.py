@@ -33,5 +33,5 @@ SENTENCES = (
     "Sleep well and drink enough, doctors advise.",
 )
 
-CANDIDATES = SENTENCES[:24:2]
-REFERENCES = SENTENCES[1:24:2]
+CANDIDATES = list(SENTENCES[:24:2])
+REFERENCES = list(SENTENCES[1:24:2])

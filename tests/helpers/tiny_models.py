@@ -7,9 +7,11 @@ published model, at a thousandth of the size.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +60,9 @@ def write_wordpiece(
         vocab_size=360, special_tokens=list(specials), show_progress=False
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
-    vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    (path / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocab), encoding="utf-8")
+    # The trainer numbers equally frequent pieces in an order that changes from run to run.
+    vocab = [*specials, *sorted(set(tokenizer.get_vocab()) - set(specials))]
+    (path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), encoding="utf-8")
     return len(vocab)
 
 
@@ -183,6 +186,21 @@ def write_xlnet(path: Path) -> int:
 ROBERTA_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
 FAMILIES: dict[str, Family] = {
+    # Its own tokenizer needs sacremoses; the model does not care which ids it gets.
+    "xlm": Family(
+        write_wordpiece,
+        "XLMConfig",
+        "XLMModel",
+        {"emb_dim": 32, "n_layers": 4, "n_heads": 4, "max_position_embeddings": 512}
+        | {"pad_index": 0, "pad_token_id": 0},
+        {"tokenizer_class": "BertTokenizer"},
+    ),
+    "gpt2": Family(
+        write_gpt2,
+        "GPT2Config",
+        "GPT2Model",
+        {"n_embd": 32, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0},
+    ),
     "bert": Family(write_wordpiece, "BertConfig", "BertModel", SMALL),
     "electra": Family(
         write_wordpiece, "ElectraConfig", "ElectraModel", SMALL | {"embedding_size": 16}
@@ -365,14 +383,28 @@ def save_model(
     made = FAMILIES[family]
     path.mkdir(parents=True, exist_ok=True)
     size = save_tokenizer(family, path, max_length)
-    config = getattr(transformers, made.config)(
-        vocab_size=size, **({**made.settings, **settings} | {})
-    )
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        config = getattr(transformers, made.config)(vocab_size=size, **(made.settings | settings))
         model = getattr(transformers, made.model)(config).eval()
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.25)
-    model.save_pretrained(path)
+        model.save_pretrained(path)
     return path
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers, and the reference through it, off the terminal and off the warnings."""
+    log = transformers.utils.logging
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.set_verbosity(verbosity)
+        log.enable_progress_bar()
