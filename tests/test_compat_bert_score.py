@@ -62,8 +62,9 @@ def test_every_name_is_there(ours, theirs):
 def test_leaked_names_are_the_same_objects():
     for name in ("np", "pd", "plt", "torch", "sys", "AutoTokenizer", "make_axes_locatable"):
         assert getattr(ours, name) is getattr(theirs, name)
-    for name in ("AutoModel", "XLMConfig", "Counter", "chain", "trans_version"):
+    for name in ("AutoModel", "XLMConfig", "Counter", "chain", "tqdm"):
         assert getattr(our_utils, name) is getattr(their_utils, name)
+    assert our_utils.trans_version == transformers.__version__
     assert our_utils.SCIBERT_URL_DICT == their_utils.SCIBERT_URL_DICT
 
 
@@ -82,7 +83,9 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize(("module", "name"), FUNCTIONS, ids=[name for _, name in FUNCTIONS])
 def test_signatures_are_the_references(module, name):
-    check_signature(getattr(module, name), getattr(theirs, name, None) or getattr(their_utils, name))
+    check_signature(
+        getattr(module, name), getattr(theirs, name, None) or getattr(their_utils, name)
+    )
 
 
 @pytest.mark.parametrize("name", ["__init__", "score", "compute_idf", "plot_example"])
@@ -91,9 +94,7 @@ def test_methods_have_the_references_signatures(name):
 
 
 def check_signature(ours, theirs):
-    mine = [
-        p for p in inspect.signature(ours).parameters.values() if p.kind is not p.KEYWORD_ONLY
-    ]
+    mine = [p for p in inspect.signature(ours).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     expected = list(inspect.signature(theirs).parameters.values())
     assert [p.name for p in mine] == [p.name for p in expected]
     for p, q in zip(mine, expected, strict=True):

@@ -25,7 +25,7 @@ REFS = ["A cat is on the mat.", "The dog fled.", "Rain falls on the town."]
 MORE = [["A cat is on the mat.", "On a mat sat a cat."], ["The dog fled."], ["Rain.", "It pours."]]
 
 # What the metric does, in our words: every use of bert_score in it, in order.
-CALLS = '''
+CALLS = """
 import functools
 import importlib
 
@@ -65,7 +65,7 @@ class Calls:
         )
         named = zip(("precision", "recall", "f1"), scores)
         return {**{name: x.tolist() for name, x in named}, "hashcode": wanted}
-'''
+"""
 
 
 def calls():
