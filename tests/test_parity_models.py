@@ -58,9 +58,7 @@ def test_every_kind_of_layer(family: str, layer: int, tiny_model: TinyModel) -> 
 
 
 @pytest.mark.parametrize("family", ["deberta-v2", "deberta-v3"])
-def test_layer_0_of_deberta_where_the_reference_crashes(
-    family: str, tiny_model: TinyModel
-) -> None:
+def test_layer_0_of_deberta_where_the_reference_crashes(family: str, tiny_model: TinyModel) -> None:
     path = tiny_model(family)
     with pytest.raises(UnboundLocalError):
         reference.score(CANDIDATES, REFERENCES, model_type=path, num_layers=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ TOLERANCE = 1e-6
 
 
 class Remembering(torch.nn.Module):
-    """The reference's model, remembering what it gave for a batch of ids.
+    """A model that remembers what it gave for a batch of ids.
 
     The runs with and without IDF encode the same batches, and encoding is all that takes time.
     """
@@ -55,27 +54,23 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="module")
-def theirs(minilm: str) -> Iterator[Callable[..., Any]]:
-    plain = reference.make_scorer(minilm, LAYER)
-    plain._model = Remembering(plain._model)
-
-    def score(hyps: list[str], refs: list[str], *, idf: bool) -> Any:
-        plain._idf = idf
-        if idf:
-            plain._idf_dict = None
-            plain.compute_idf(refs)
-        return plain.score(hyps, refs)
-
-    yield score
-    plain._model.known.clear()
+def scorers(minilm: str) -> tuple[BERTScorer, Any]:
+    ours, theirs = BERTScorer(minilm, LAYER), reference.make_scorer(minilm, LAYER)
+    ours._model = Remembering(ours._model)
+    theirs._model = Remembering(theirs._model)
+    return ours, theirs
 
 
 @pytest.mark.parametrize("idf", [False, True])
 def test_news(
-    idf: bool, news: tuple[list[str], list[str]], minilm: str, theirs: Callable[..., Any]
+    idf: bool, news: tuple[list[str], list[str]], scorers: tuple[BERTScorer, Any]
 ) -> None:
     hyps, refs = news
-    ours = BERTScorer(minilm, LAYER, idf=idf, idf_sents=refs if idf else None)
-    difference = reference.largest_difference(ours.score(hyps, refs), theirs(hyps, refs, idf=idf))
+    for scorer in scorers:
+        scorer._idf = idf
+        if idf:
+            scorer.compute_idf(refs)
+    ours, theirs = scorers
+    difference = reference.largest_difference(ours.score(hyps, refs), theirs.score(hyps, refs))
     print(f"largest difference, idf={idf}: {difference:.1e}")
     assert difference < TOLERANCE

@@ -37,10 +37,6 @@ ENCODER_CLASSES = {
     "longt5": "LongT5EncoderModel",
 }
 
-# Model types whose output for texts of one length is the same, bit for bit, with a mask of ones and
-# with none (tests/test_encoder.py compares). All others always get a mask.
-MASK_OPTIONAL: frozenset[str] = frozenset()
-
 
 def wants_prefix_space(tokenizer_class: str | None, model_type: str | None) -> bool:
     """Whether ids are taken with a space before the first word.

@@ -1,22 +1,32 @@
-"""Token ids to embeddings: models of transformers, loaded once a process."""
+"""Token ids to embeddings, with models that are loaded once a process."""
 
 from __future__ import annotations
 
 import copy
-import functools
-import importlib
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from flashbertscore import architectures, models
+from flashbertscore import architectures
+from flashbertscore.loading import load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
+
+__all__ = [
+    "CACHE_SIZE",
+    "TOKEN_BUDGET",
+    "Encoder",
+    "batches",
+    "clear_cache",
+    "evict",
+    "load",
+    "load_model",
+    "load_tokenizer",
+    "wants_prefix_space",
+]
 
 # Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
 # activations stay in the caches of a CPU.
@@ -76,14 +86,11 @@ class Encoder:
 
     def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:  # noqa: ANN401
         """Return an encoder of these parts."""
-        prefix_space = self.prefix_space
-        if type(tokenizer) is not type(self.tokenizer):
-            prefix_space = architectures.wants_prefix_space(type(tokenizer).__name__, None)
         return replace(
             self,
             model=model,
             tokenizer=tokenizer,
-            prefix_space=prefix_space,
+            prefix_space=wants_prefix_space(tokenizer),
             all_layers=all_layers,
         )
 
@@ -149,9 +156,9 @@ class Encoder:
         # A tokenizer without a padding id: any id will do, the mask hides it.
         ids = torch.full(real.shape, 0 if pad is None else pad)
         ids[real] = tokens.ids[tokens.rows(texts)]
-        mask: torch.Tensor | None = real.to(self.device, torch.int64)
-        if bool(real.all()) and self.model.config.model_type in architectures.MASK_OPTIONAL:
-            mask = None
+        # Always a mask: families differ in what they make of none, and those that attend through
+        # torch drop one that is all ones themselves.
+        mask = real.to(self.device, torch.int64)
         with torch.inference_mode():
             out = self.model(
                 ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
@@ -225,7 +232,16 @@ def load(
     key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
     with _lock:
         if key not in _cache:
-            _cache[key] = _load(model_type, depth, torch.device(device), dtype, revision)
+            tokenizer = load_tokenizer(model_type, revision)
+            model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
+            _cache[key] = Encoder(
+                name=model_type,
+                tokenizer=tokenizer,
+                model=model,
+                prefix_space=wants_prefix_space(tokenizer),
+                all_layers=all_layers,
+                revision=getattr(model.config, "_commit_hash", None),
+            )
             while len(_cache) > CACHE_SIZE:
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
@@ -243,152 +259,3 @@ def evict(encoder: Encoder) -> None:
     with _lock:
         for key in [key for key, kept in _cache.items() if kept.model is encoder.model]:
             del _cache[key]
-
-
-def _load(
-    model_type: str,
-    num_layers: int | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    revision: str | None,
-) -> Encoder:
-    import transformers  # noqa: PLC0415 - a second of import time, only for those who encode
-
-    name = models.hub_name(model_type)
-    source = {"revision": revision or "main", "trust_remote_code": False}
-    with _quiet(transformers.utils.logging):
-        config = transformers.AutoConfig.from_pretrained(name, **source)
-        tokenizer, prefix_space = _load_tokenizer(transformers, name, config, source)
-        model = _load_model(transformers, name, config, dtype, source)
-    return Encoder(
-        name=model_type,
-        tokenizer=tokenizer,
-        model=_cut(model, num_layers, model_type).eval().to(device),
-        prefix_space=prefix_space,
-        all_layers=num_layers is None,
-        revision=getattr(config, "_commit_hash", None),
-    )
-
-
-def load_model(model_type: str, num_layers: int | None) -> Any:  # noqa: ANN401
-    """Return a model of transformers for the caller to own: not from the cache, on the CPU.
-
-    Cut to `num_layers` layers, or whole where that is None; raises what `load` raises.
-    """
-    import transformers  # noqa: PLC0415
-
-    name = models.hub_name(model_type)
-    with _quiet(transformers.utils.logging):
-        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-        model = _load_model(
-            transformers, name, config, torch.float32, {"trust_remote_code": False}
-        )
-    return _cut(model, num_layers, model_type).eval()
-
-
-def load_tokenizer(model_type: str) -> Any:  # noqa: ANN401
-    """Return the tokenizer that `load` would give the encoder."""
-    import transformers  # noqa: PLC0415
-
-    with _quiet(transformers.utils.logging):
-        return transformers.AutoTokenizer.from_pretrained(
-            models.hub_name(model_type), use_fast=True, trust_remote_code=False
-        )
-
-
-def wants_prefix_space(tokenizer: Any) -> bool:  # noqa: ANN401
-    """Whether ids of a tokenizer's family have a space before the first word (see `Encoder`).
-
-    Read from the files that it was loaded from; where those are gone, from its class.
-    """
-    return _wants_prefix_space(str(tokenizer.name_or_path), type(tokenizer).__name__)
-
-
-@functools.lru_cache(maxsize=64)
-def _wants_prefix_space(name: str, cls: str) -> bool:
-    import transformers  # noqa: PLC0415
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config  # noqa: PLC0415
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
-        declared = get_tokenizer_config(name, local_files_only=True)
-    except (OSError, ValueError):
-        return architectures.wants_prefix_space(cls, None)
-    declared_cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    return architectures.wants_prefix_space(declared_cls, config.model_type)
-
-
-def _cut(model: Any, num_layers: int | None, name: str) -> Any:  # noqa: ANN401
-    if hasattr(model, "decoder") and hasattr(model, "encoder"):
-        model = model.encoder
-    if num_layers is not None:
-        architectures.keep_layers(model, num_layers, name)
-    return model
-
-
-def _load_tokenizer(
-    transformers: Any,  # noqa: ANN401
-    name: str,
-    config: Any,  # noqa: ANN401
-    source: dict[str, Any],
-) -> tuple[Any, bool]:
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config  # noqa: PLC0415
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(name, use_fast=True, **source)
-    declared = get_tokenizer_config(name, revision=source["revision"])
-    cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    return tokenizer, architectures.wants_prefix_space(cls, config.model_type)
-
-
-def _load_model(
-    transformers: Any,  # noqa: ANN401
-    name: str,
-    config: Any,  # noqa: ANN401
-    dtype: torch.dtype,
-    source: dict[str, Any],
-) -> Any:  # noqa: ANN401
-    cls = getattr(transformers, architectures.ENCODER_CLASSES.get(config.model_type, "AutoModel"))
-    # The argument was renamed in transformers 4.56.
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    spelled = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = cls.from_pretrained(
-        name,
-        config=config,
-        weights_only=True,
-        output_loading_info=True,
-        **{spelled: dtype},
-        **source,
-    )
-    # Checkpoints without a pooler are common, and nothing here reads it.
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
-    if missing:
-        msg = (
-            f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint "
-            f"and were drawn at random ({', '.join(missing[:3])}, ...): the scores mean nothing"
-        )
-        warnings.warn(msg, stacklevel=2)
-    return model
-
-
-@contextmanager
-def _quiet(log: Any) -> Iterator[None]:  # noqa: ANN401
-    """Keep `transformers.utils.logging` off the terminal; downloads still show their progress."""
-    # Not typed: huggingface_hub exports these functions without saying so.
-    hub: Any = importlib.import_module("huggingface_hub.utils")
-    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    hidden = hub.are_progress_bars_disabled()
-    restore_hub = hub.disable_progress_bars if hidden else hub.enable_progress_bars
-    log.set_verbosity_error()
-    log.disable_progress_bar()  # the bar of "Loading weights", and with it those of downloads
-    restore_hub()
-    try:
-        with warnings.catch_warnings():
-            # What transformers makes of deprecated parts of torch is not for those who score texts.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        log.set_verbosity(verbosity)
-        if bars:
-            log.enable_progress_bar()
-        restore_hub()

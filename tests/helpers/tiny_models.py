@@ -11,7 +11,7 @@ import contextlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,68 +42,85 @@ SMALL = {
 class Family:
     """How one family is built: its tokenizer files, its config class and what the class is given."""
 
-    write_tokenizer: Callable[[Path], int]
+    write_tokenizer: Callable[[Path, Sequence[str]], int]
     config: str
     model: str
     settings: dict[str, Any] = field(default_factory=dict)
     tokenizer_config: dict[str, Any] = field(default_factory=dict)
-    layers: int = 4
+
+    @property
+    def model_type(self) -> str:
+        return str(getattr(transformers, self.config).model_type)
+
+
+def _size(base: int, texts: Sequence[str]) -> int:
+    return base + 4 * (len(texts) - len(SENTENCES))
 
 
 def write_wordpiece(
-    path: Path, specials: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    path: Path,
+    texts: Sequence[str],
+    specials: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *,
+    lowercase: bool = True,
 ) -> int:
     tokenizer = Tokenizer(models.WordPiece(unk_token=specials[1]))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=360, special_tokens=list(specials), show_progress=False
+        vocab_size=_size(360, texts), special_tokens=list(specials), show_progress=False
     )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     # The trainer numbers equally frequent pieces in an order that changes from run to run.
     vocab = [*specials, *sorted(set(tokenizer.get_vocab()) - set(specials))]
     (path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), encoding="utf-8")
     return len(vocab)
 
 
-def write_mpnet(path: Path) -> int:
-    return write_wordpiece(path, ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
+def write_cased(path: Path, texts: Sequence[str]) -> int:
+    return write_wordpiece(path, texts, lowercase=False)
 
 
-def train_byte_level(specials: tuple[str, ...]) -> Tokenizer:
+def write_mpnet(path: Path, texts: Sequence[str]) -> int:
+    return write_wordpiece(path, texts, ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
+
+
+def train_byte_level(texts: Sequence[str], specials: tuple[str, ...]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=500,
+        vocab_size=_size(500, texts),
         special_tokens=list(specials),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def write_byte_level(
-    path: Path, specials: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    path: Path,
+    texts: Sequence[str],
+    specials: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
 ) -> int:
-    model = json.loads(train_byte_level(specials).to_str())["model"]
+    model = json.loads(train_byte_level(texts, specials).to_str())["model"]
     (path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     (path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
     return len(model["vocab"])
 
 
-def write_deberta_v1(path: Path) -> int:
-    return write_byte_level(path, ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"))
+def write_deberta_v1(path: Path, texts: Sequence[str]) -> int:
+    return write_byte_level(path, texts, ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"))
 
 
-def write_gpt2(path: Path) -> int:
-    return write_byte_level(path, ("<|endoftext|>",))
+def write_gpt2(path: Path, texts: Sequence[str]) -> int:
+    return write_byte_level(path, texts, ("<|endoftext|>",))
 
 
-def write_modernbert(path: Path) -> int:
+def write_modernbert(path: Path, texts: Sequence[str]) -> int:
     """A tokenizer.json only: the family has no slow tokenizer."""
-    tokenizer = train_byte_level(("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"))
+    tokenizer = train_byte_level(texts, ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -114,12 +131,12 @@ def write_modernbert(path: Path) -> int:
     return tokenizer.get_vocab_size()
 
 
-def write_sentencepiece(path: Path, name: str, **options: Any) -> int:
+def write_sentencepiece(path: Path, texts: Sequence[str], name: str, **options: Any) -> int:
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES),
+        sentence_iterator=iter(text for text in texts if "\0" not in text),
         model_writer=written,
-        vocab_size=260,
+        vocab_size=_size(260, texts),
         hard_vocab_limit=False,
         character_coverage=1.0,
         num_threads=1,
@@ -131,14 +148,14 @@ def write_sentencepiece(path: Path, name: str, **options: Any) -> int:
     return int(processor.get_piece_size())
 
 
-def write_xlm_roberta(path: Path) -> int:
+def write_xlm_roberta(path: Path, texts: Sequence[str]) -> int:
     # fairseq's ids: one shifted, <mask> appended.
-    return write_sentencepiece(path, "sentencepiece.bpe.model") + 2
+    return write_sentencepiece(path, texts, "sentencepiece.bpe.model") + 2
 
 
-def write_albert(path: Path) -> int:
+def write_albert(path: Path, texts: Sequence[str]) -> int:
     return write_sentencepiece(
-        path,
+        path, texts,
         "spiece.model",
         pad_id=0,
         unk_id=1,
@@ -149,10 +166,10 @@ def write_albert(path: Path) -> int:
     )
 
 
-def write_deberta_v2(path: Path) -> int:
+def write_deberta_v2(path: Path, texts: Sequence[str]) -> int:
     return (
         write_sentencepiece(
-            path,
+            path, texts,
             "spm.model",
             pad_id=0,
             bos_id=1,
@@ -167,13 +184,13 @@ def write_deberta_v2(path: Path) -> int:
     )
 
 
-def write_t5(path: Path) -> int:
-    return write_sentencepiece(path, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+def write_t5(path: Path, texts: Sequence[str]) -> int:
+    return write_sentencepiece(path, texts, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
 
 
-def write_xlnet(path: Path) -> int:
+def write_xlnet(path: Path, texts: Sequence[str]) -> int:
     return write_sentencepiece(
-        path,
+        path, texts,
         "spiece.model",
         unk_id=0,
         bos_id=1,
@@ -202,6 +219,9 @@ FAMILIES: dict[str, Family] = {
         {"n_embd": 32, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0},
     ),
     "bert": Family(write_wordpiece, "BertConfig", "BertModel", SMALL),
+    "bert-cased": Family(
+        write_cased, "BertConfig", "BertModel", SMALL, {"do_lower_case": False}
+    ),
     "electra": Family(
         write_wordpiece, "ElectraConfig", "ElectraModel", SMALL | {"embedding_size": 16}
     ),
@@ -361,15 +381,28 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def save_tokenizer(family: str, path: Path, max_length: int | None = 512) -> int:
+def save_tokenizer(
+    family: str,
+    path: Path,
+    max_length: int | None = 512,
+    texts: Sequence[str] = SENTENCES,
+) -> int:
     """Write the tokenizer files of `family` into `path`; returns the size of the vocabulary."""
     made = FAMILIES[family]
-    size = made.write_tokenizer(path)
+    size = made.write_tokenizer(path, texts)
     settings = dict(made.tokenizer_config)
     if max_length is not None:
         settings["model_max_length"] = max_length
     (path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return size
+
+
+def save_config(family: str, path: Path, size: int, **settings: Any) -> Any:
+    """Write config.json for a vocabulary of `size` into `path`, and return it."""
+    made = FAMILIES[family]
+    config = getattr(transformers, made.config)(vocab_size=size, **(made.settings | settings))
+    config.save_pretrained(path)
+    return config
 
 
 def save_model(
@@ -380,13 +413,12 @@ def save_model(
     Weights are drawn with a spread that keeps layers apart: at the default initialisation every
     token of a tiny model would come out nearly parallel and no difference would show.
     """
-    made = FAMILIES[family]
     path.mkdir(parents=True, exist_ok=True)
     size = save_tokenizer(family, path, max_length)
     with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = getattr(transformers, made.config)(vocab_size=size, **(made.settings | settings))
-        model = getattr(transformers, made.model)(config).eval()
+        config = save_config(family, path, size, **settings)
+        model = getattr(transformers, FAMILIES[family].model)(config).eval()
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.25)

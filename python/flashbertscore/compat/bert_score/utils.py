@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from flashbertscore import encoder, functional, idf, matching, models, signature
+from flashbertscore import encoder, functional, idf, loading, matching, models, signature
 from flashbertscore.compat.bert_score import _lazy
 from flashbertscore.models import lang2model, model2layers
 from flashbertscore.tokens import Tokens, tokenize
@@ -104,12 +104,12 @@ def get_model(model_type: str, num_layers: int, all_layers: bool | None = None) 
 
     It is the caller's own: not the one that scorers share.
     """
-    return encoder.load_model(model_type, None if all_layers else num_layers)
+    return loading.load_model(model_type, None if all_layers else num_layers)
 
 
 def get_tokenizer(model_type: str, use_fast: bool = False) -> Any:  # noqa: ANN401, ARG001, FBT001, FBT002
     """Return the tokenizer of a model: always the fast one, the ids being those of the slow."""
-    return encoder.load_tokenizer(model_type)
+    return loading.load_tokenizer(model_type)
 
 
 def cache_scibert(
@@ -291,7 +291,7 @@ def bert_cos_score_idf(  # noqa: PLR0913 - the reference's signature
             name=str(tokenizer.name_or_path),
             tokenizer=tokenizer,
             model=model.eval(),
-            prefix_space=encoder.wants_prefix_space(tokenizer),
+            prefix_space=loading.wants_prefix_space(tokenizer),
             all_layers=all_layers,
             revision=None,
         ),
@@ -312,7 +312,7 @@ def _tokenize(texts: Sequence[str], tokenizer: Any) -> Tokens:  # noqa: ANN401
     return tokenize(
         texts,
         tokenizer,
-        prefix_space=encoder.wants_prefix_space(tokenizer),
+        prefix_space=loading.wants_prefix_space(tokenizer),
         max_length=int(limit) if limit < _NO_LIMIT else None,
     )
 
