@@ -1,6 +1,7 @@
 """The face of bert_score: every name, every signature, and the results of the reference's functions."""
 
 import copy
+import functools
 import inspect
 import json
 import subprocess
@@ -123,11 +124,18 @@ def test_sent_encode_obeys_model_max_length(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("family", "fast"), [("roberta", True), ("roberta", False), ("bart", True), ("bert", False)]
+    ("family", "load"),
+    [
+        ("roberta", our_utils.get_tokenizer),
+        ("bart", our_utils.get_tokenizer),
+        ("roberta", transformers.AutoTokenizer.from_pretrained),
+        ("roberta", functools.partial(transformers.AutoTokenizer.from_pretrained, use_fast=False)),
+        ("bert", functools.partial(transformers.AutoTokenizer.from_pretrained, use_fast=False)),
+    ],
 )
-def test_sent_encode_takes_the_published_ids_of_any_tokenizer(tiny_model, family, fast):
+def test_sent_encode_takes_the_published_ids_of_any_tokenizer(tiny_model, family, load):
     path = tiny_model(family)
-    given = transformers.AutoTokenizer.from_pretrained(path, use_fast=fast)
+    given = load(path)
     expected = flashbertscore.encoder.load(path, 1).tokenize([HYPS[0]]).tolist()[0]
     assert our_utils.sent_encode(given, HYPS[0]) == expected
     if not V5:  # the ids that scores were published with are those of the slow tokenizer of v4
