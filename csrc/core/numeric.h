@@ -11,6 +11,16 @@
 
 namespace flashbertscore {
 
+static constexpr index_t element_bytes(DType dtype) {
+    switch (dtype) {
+    case DType::float64: return 8;
+    case DType::float32: return 4;
+    case DType::bfloat16:
+    case DType::float16: return 2;
+    }
+    return 0;
+}
+
 static inline float bits_to_float(std::uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);

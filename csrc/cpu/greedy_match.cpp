@@ -1,8 +1,10 @@
 // The sweep over tiles. For a pair of N x M tokens:
 //
 //   for each block of columns             reference tokens, packed once into panels, L2
-//     for each tile of R rows             candidate tokens as unit vectors, L1
+//     for each tile of R rows             candidate tokens where they lie, L1
 //       match: all panels of the block    row and column maxima, registers
+//
+// and for a short pair all of it at once, without panels.
 //
 // Nothing of size N x M exists; a pair takes N + M maxima and one block of panels.
 #include "cpu/greedy_match.h"
@@ -13,6 +15,7 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace flashbertscore {
@@ -22,99 +25,117 @@ template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
 // What one thread needs, grown on demand and kept between pairs.
-template <class T>
+template <class T, class S>
 struct Workspace {
-    std::vector<T> x;          // [R, dim] unit rows
-    std::vector<T> y;          // [C, dim] unit rows on their way into a panel
-    std::vector<T> panels;     // [panels, dim, C]
+    std::vector<S> x;          // [R, dim] rows that cannot be read in place
+    std::vector<S> y;          // [C, dim] likewise
+    std::vector<S> panels;     // [panels, dim / step, C, step]
+    std::vector<T> y_scale;    // [panels * C]
     std::vector<T> row_max;    // [N]
     std::vector<T> column_max; // [M up to the next multiple of C]
     index_t packed = -1;       // the reference that `panels` holds whole
 };
 
-template <class T>
+template <class T, class S>
 class Matcher {
   public:
     Matcher(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-            const ScoreOut& out, const Kernels<T>& kernels)
+            const ScoreOut& out, const Kernels<T, S>& kernels)
         : candidate_(candidate, kernels), reference_(reference, kernels), pairs_(pairs), out_(out),
           kernels_(kernels), dim_(candidate.dim),
-          block_panels_(panels_per_block(dim_, kernels.columns, sizeof(T))) {}
+          block_panels_(panels_per_block(dim_, kernels.columns, sizeof(S))) {}
 
     void run(int threads);
+    std::vector<index_t> left_out() const;
 
   private:
+    bool extreme(index_t p) const {
+        return candidate_.extreme(pairs_.candidate(p)) || reference_.extreme(pairs_.reference(p));
+    }
     double work(index_t p) const {
-        return static_cast<double>(candidate_.count(pairs_.candidate(p))) *
-               static_cast<double>(reference_.count(pairs_.reference(p))) *
+        return static_cast<double>(candidate_.batch().length(pairs_.candidate(p))) *
+               static_cast<double>(reference_.batch().length(pairs_.reference(p))) *
                static_cast<double>(dim_);
     }
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    // True if the scores of pair p follow from a rule alone; then they are written.
-    bool trivial(index_t p);
-    void pack(index_t reference, index_t first, index_t count, Workspace<T>& space) const;
+    void prepare_all(Documents<T, S>& side, int threads) const;
+    // Prepares the documents of pair p if that has not been done, and writes its scores if they
+    // follow from a rule alone. True if there is nothing (more) to match here.
+    bool settled(index_t p);
+    void pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space) const;
+    // Room for `count` rows of a document in `scratch`, if it needs any.
+    S* scratch(const Documents<T, S>& side, index_t document, index_t count,
+               std::vector<S>& scratch) const;
+    void match_short(index_t p, Workspace<T, S>& space) const;
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
-    void sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_max) const;
-    void match_alone(index_t p, Workspace<T>& space);
-    void match_shared(index_t p, std::vector<Workspace<T>>& spaces);
+    void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max) const;
+    void match_alone(index_t p, Workspace<T, S>& space);
+    void match_shared(index_t p, std::vector<Workspace<T, S>>& spaces);
     void finish(index_t p, const T* row_max, const T* column_max);
     void write(index_t p, double precision, double recall, double f1);
 
-    Documents<T> candidate_;
-    Documents<T> reference_;
+    Documents<T, S> candidate_;
+    Documents<T, S> reference_;
     PairList pairs_;
     ScoreOut out_;
-    const Kernels<T>& kernels_;
+    const Kernels<T, S>& kernels_;
     index_t dim_;
     index_t block_panels_;
 };
 
-template <class T>
-void Matcher<T>::run(int threads) {
-    const auto prepare_all = [&](Documents<T>& side) {
-        const double elements =
-            static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
-        const int workers = useful_threads(elements, threads);
-        WorkQueue queue(side.batch().documents, 1 + side.batch().documents / (16 * workers));
-        run_workers(workers, [&](int) {
-            for (index_t begin, end; queue.take(begin, end);) {
-                for (index_t d = begin; d < end; ++d) { side.prepare(d); }
-            }
-        });
-    };
-    prepare_all(candidate_);
-    prepare_all(reference_);
+template <class T, class S>
+void Matcher<T, S>::prepare_all(Documents<T, S>& side, int threads) const {
+    const index_t documents = side.batch().documents;
+    const double elements = static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
+    const int workers = useful_threads(elements, threads);
+    WorkQueue queue(documents, 1 + documents / (16 * workers));
+    run_workers(workers, [&](int) {
+        for (index_t begin, end; queue.take(begin, end);) {
+            for (index_t d = begin; d < end; ++d) { side.prepare(d); }
+        }
+    });
+}
 
+template <class T, class S>
+void Matcher<T, S>::run(int threads) {
+    if (pairs_.pairs) {
+        prepare_all(candidate_, threads);
+        prepare_all(reference_, threads);
+    }
     double all_work = 0.0;
     for (index_t p = 0; p < pairs_.count; ++p) { all_work += work(p); }
     const int workers = useful_threads(all_work, threads);
-    std::vector<Workspace<T>> spaces(static_cast<std::size_t>(workers));
+    std::vector<Workspace<T, S>> spaces(static_cast<std::size_t>(workers));
 
     std::vector<index_t> shared;
     for (index_t p = 0; p < pairs_.count; ++p) {
         if (shared_by_all(work(p), all_work, workers)) { shared.push_back(p); }
     }
     for (const index_t p : shared) {
-        if (!trivial(p)) { match_shared(p, spaces); }
+        if (!settled(p)) { match_shared(p, spaces); }
     }
     WorkQueue queue(pairs_.count, std::min<index_t>(64, 1 + pairs_.count / (16 * workers)));
     run_workers(workers, [&](int worker) {
-        Workspace<T>& space = spaces[static_cast<std::size_t>(worker)];
+        Workspace<T, S>& space = spaces[static_cast<std::size_t>(worker)];
         for (index_t begin, end; queue.take(begin, end);) {
             for (index_t p = begin; p < end; ++p) {
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
-                if (!trivial(p)) { match_alone(p, space); }
+                if (!settled(p)) { match_alone(p, space); }
             }
         }
     });
 }
 
-template <class T>
-bool Matcher<T>::trivial(index_t p) {
+template <class T, class S>
+bool Matcher<T, S>::settled(index_t p) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
+    if (!pairs_.pairs) { // used by this pair alone: read them now, and match them from the cache
+        candidate_.prepare(c);
+        reference_.prepare(r);
+    }
     if (!candidate_.finite(c) || !reference_.finite(r)) {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         write(p, nan, nan, nan);
@@ -124,33 +145,45 @@ bool Matcher<T>::trivial(index_t p) {
         write(p, 0.0, 0.0, 0.0);
         return true;
     }
+    if constexpr (!std::is_same_v<T, S>) { return extreme(p); }
     return false;
 }
 
-template <class T>
-void Matcher<T>::pack(index_t reference, index_t first, index_t count, Workspace<T>& space) const {
+template <class T, class S>
+S* Matcher<T, S>::scratch(const Documents<T, S>& side, index_t document, index_t count,
+                          std::vector<S>& scratch) const {
+    const std::size_t size = static_cast<std::size_t>(count * dim_);
+    if (!side.in_place(document) && scratch.size() < size) { scratch.resize(size); }
+    return scratch.data();
+}
+
+template <class T, class S>
+void Matcher<T, S>::pack(index_t reference, index_t first, index_t count,
+                         Workspace<T, S>& space) const {
     const index_t columns = kernels_.columns;
     const index_t panels = padded(count) / columns;
-    space.y.resize(static_cast<std::size_t>(columns * dim_));
     if (static_cast<index_t>(space.panels.size()) < panels * columns * dim_) {
         space.panels.resize(static_cast<std::size_t>(panels * columns * dim_));
     }
+    S* y = scratch(reference_, reference, columns, space.y);
     for (index_t panel = 0; panel < panels; ++panel) {
-        const index_t valid = std::min(columns, count - panel * columns);
-        for (index_t j = 0; j < valid; ++j) {
-            reference_.unit(reference, first + panel * columns + j, space.y.data() + j * dim_);
-        }
-        kernels_.pack(space.y.data(), valid, dim_, space.panels.data() + panel * columns * dim_);
+        const index_t at = first + panel * columns;
+        const index_t valid = std::min(columns, first + count - at);
+        kernels_.pack(reference_.rows(reference, at, valid, y), valid, dim_,
+                      space.panels.data() + panel * columns * dim_);
     }
+    const T* scale = reference_.scale(reference) + first;
+    space.y_scale.assign(scale, scale + count);
+    space.y_scale.resize(static_cast<std::size_t>(panels * columns), scale[count - 1]);
 }
 
-template <class T>
-void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_max) const {
+template <class T, class S>
+void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max) const {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t M = reference_.count(r);
     const index_t block = block_panels_ * kernels_.columns; // columns in a block
-    space.x.resize(static_cast<std::size_t>(kernels_.rows * dim_));
+    S* x = scratch(candidate_, c, kernels_.rows, space.x);
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
 
     for (index_t begin, end; rows.take(begin, end);) {
@@ -162,10 +195,8 @@ void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_m
             }
             for (index_t row = begin; row < end; row += kernels_.rows) {
                 const index_t count = std::min(kernels_.rows, end - row);
-                for (index_t i = 0; i < count; ++i) {
-                    candidate_.unit(c, row + i, space.x.data() + i * dim_);
-                }
-                kernels_.match(space.x.data(), count, space.panels.data(),
+                kernels_.match(candidate_.rows(c, row, count, x), candidate_.scale(c) + row, count,
+                               space.panels.data(), space.y_scale.data(),
                                padded(columns) / kernels_.columns, dim_, row_max + row,
                                space.column_max.data() + column);
             }
@@ -173,19 +204,36 @@ void Matcher<T>::sweep(index_t p, WorkQueue& rows, Workspace<T>& space, T* row_m
     }
 }
 
-template <class T>
-void Matcher<T>::match_alone(index_t p, Workspace<T>& space) {
+template <class T, class S>
+void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space) const {
+    const index_t c = pairs_.candidate(p);
+    const index_t r = pairs_.reference(p);
+    const index_t N = candidate_.count(c);
+    const index_t M = reference_.count(r);
+    space.column_max.assign(static_cast<std::size_t>(M), kNothing<T>);
+    const Rows<S> x = candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x));
+    const Rows<S> y = reference_.rows(r, 0, M, scratch(reference_, r, M, space.y));
+    kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
+                         space.row_max.data(), space.column_max.data());
+}
+
+template <class T, class S>
+void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
-    WorkQueue rows(N, N);
-    sweep(p, rows, space, space.row_max.data());
+    if (is_short(N, reference_.count(pairs_.reference(p)))) {
+        match_short(p, space);
+    } else {
+        WorkQueue rows(N, N);
+        sweep(p, rows, space, space.row_max.data());
+    }
     finish(p, space.row_max.data(), space.column_max.data());
 }
 
 // Threads take runs of rows; each keeps its own column maxima, merged at the end. A maximum does
 // not depend on the order in which it is taken, so neither does the score.
-template <class T>
-void Matcher<T>::match_shared(index_t p, std::vector<Workspace<T>>& spaces) {
+template <class T, class S>
+void Matcher<T, S>::match_shared(index_t p, std::vector<Workspace<T, S>>& spaces) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     const index_t workers = static_cast<index_t>(spaces.size());
     std::vector<T>& row_max = spaces[0].row_max;
@@ -193,7 +241,7 @@ void Matcher<T>::match_shared(index_t p, std::vector<Workspace<T>>& spaces) {
     // Four runs a thread even out their speeds; each run packs the columns again.
     const index_t tiles = (N + kernels_.rows - 1) / kernels_.rows;
     WorkQueue rows(N, (tiles + 4 * workers - 1) / (4 * workers) * kernels_.rows);
-    for (Workspace<T>& space : spaces) { space.column_max.clear(); }
+    for (Workspace<T, S>& space : spaces) { space.column_max.clear(); }
     run_workers(static_cast<int>(workers), [&](int worker) {
         sweep(p, rows, spaces[static_cast<std::size_t>(worker)], row_max.data());
     });
@@ -207,14 +255,15 @@ void Matcher<T>::match_shared(index_t p, std::vector<Workspace<T>>& spaces) {
     finish(p, row_max.data(), column_max.data());
 }
 
-template <class T>
-void Matcher<T>::finish(index_t p, const T* row_max, const T* column_max) {
-    const auto mean = [](const Documents<T>& side, index_t d, const T* best) {
+template <class T, class S>
+void Matcher<T, S>::finish(index_t p, const T* row_max, const T* column_max) {
+    const auto mean = [](const Documents<T, S>& side, index_t d, const T* best) {
+        const T* scale = side.scale(d);
         double sum = 0.0;
         double weights = 0.0;
         for (index_t i = 0; i < side.count(d); ++i) {
             const double weight = side.weight(d, i);
-            sum += weight * static_cast<double>(best[i]);
+            sum += weight * static_cast<double>(best[i] * scale[i]);
             weights += weight;
         }
         return sum / weights; // 0 / 0 is NaN: nothing had weight
@@ -226,11 +275,44 @@ void Matcher<T>::finish(index_t p, const T* row_max, const T* column_max) {
     write(p, precision, recall, defined ? 2.0 * precision * recall / sum : 0.0);
 }
 
-template <class T>
-void Matcher<T>::write(index_t p, double precision, double recall, double f1) {
+template <class T, class S>
+void Matcher<T, S>::write(index_t p, double precision, double recall, double f1) {
     static_cast<T*>(out_.precision)[p] = static_cast<T>(precision);
     static_cast<T*>(out_.recall)[p] = static_cast<T>(recall);
     static_cast<T*>(out_.f1)[p] = static_cast<T>(f1);
+}
+
+// Pairs that a matcher of S leaves out: a document of theirs must be computed in T throughout.
+template <class T, class S>
+std::vector<index_t> Matcher<T, S>::left_out() const {
+    std::vector<index_t> found;
+    if constexpr (!std::is_same_v<T, S>) {
+        for (index_t p = 0; p < pairs_.count; ++p) {
+            if (extreme(p)) { found.push_back(p); }
+        }
+    }
+    return found;
+}
+
+// Matches some of the pairs on their own and puts their scores where they belong.
+void match_some(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
+                const ScoreOut& out, int threads, const Isa& isa,
+                const std::vector<index_t>& some) {
+    std::vector<index_t> chosen;
+    for (const index_t p : some) {
+        chosen.push_back(pairs.candidate(p));
+        chosen.push_back(pairs.reference(p));
+    }
+    const index_t count = static_cast<index_t>(some.size());
+    std::vector<float> precision(some.size()), recall(some.size()), f1(some.size());
+    Matcher<float, float>(candidate, reference, {chosen.data(), count},
+                          {precision.data(), recall.data(), f1.data()}, *isa.float32)
+        .run(threads);
+    for (std::size_t i = 0; i < some.size(); ++i) {
+        static_cast<float*>(out.precision)[some[i]] = precision[i];
+        static_cast<float*>(out.recall)[some[i]] = recall[i];
+        static_cast<float*>(out.f1)[some[i]] = f1[i];
+    }
 }
 
 } // namespace
@@ -239,9 +321,15 @@ void greedy_match(const TokenBatch& candidate, const TokenBatch& reference, cons
                   const ScoreOut& out, int threads, const Isa& isa) {
     if (pairs.count == 0) { return; }
     if (candidate.dtype == DType::float64) {
-        Matcher<double>(candidate, reference, pairs, out, isa.float64).run(threads);
+        Matcher<double, double>(candidate, reference, pairs, out, *isa.float64).run(threads);
+    } else if (candidate.dtype == DType::bfloat16 && isa.bfloat16 != nullptr &&
+               candidate.dim % isa.bfloat16->step == 0) {
+        Matcher<float, bfloat16> matcher(candidate, reference, pairs, out, *isa.bfloat16);
+        matcher.run(threads);
+        const std::vector<index_t> rest = matcher.left_out();
+        if (!rest.empty()) { match_some(candidate, reference, pairs, out, threads, isa, rest); }
     } else {
-        Matcher<float>(candidate, reference, pairs, out, isa.float32).run(threads);
+        Matcher<float, float>(candidate, reference, pairs, out, *isa.float32).run(threads);
     }
 }
 

@@ -7,7 +7,7 @@ namespace flashbertscore {
 namespace {
 const Isa* const kTable[] = {
 #ifdef FLASHBERTSCORE_X86
-    &kAvx512, &kAvx2,
+    &kAvx512bf16, &kAvx512, &kAvx2,
 #endif
     &kGeneric, &kScalar};
 } // namespace

@@ -6,35 +6,57 @@
 
 namespace flashbertscore {
 
-// T: the type computed in, float or double.
-template <class T>
+// A bfloat16 as it is stored, for kernels that multiply them as they are.
+enum class bfloat16 : std::uint16_t {};
+
+// Rows of tokens, dim elements each, `stride` elements apart.
+template <class S>
+struct Rows {
+    const S* data;
+    index_t stride;
+    const S* operator[](index_t i) const { return data + i * stride; }
+};
+
+// T: the type computed in, float or double. S: the type that is multiplied, T or bfloat16. A scale
+// is the inverse norm of a token: maxima are taken of <x_i, y_j> * scale of the other side, and the
+// token's own scale, one positive factor for all its similarities, is left to the caller.
+template <class T, class S = T>
 struct Kernels {
     index_t rows;    // R: most rows of x that `match` takes
     index_t columns; // C: columns of a packed panel
+    index_t step;    // dim must be a multiple of it
 
-    // Sum of squares of one row, accumulated in double.
+    // Sum of squares of one row: exact to a few units of T's precision, overflow and all.
     double (*sum_of_squares)(const void* row, DType dtype, index_t dim);
 
-    // out[k] = row[k] * scale.
-    void (*scale)(const void* row, DType dtype, index_t dim, T scale, T* out /* [dim] */);
+    // out[k] = row[k].
+    void (*convert)(const void* row, DType dtype, index_t dim, S* out /* [dim] */);
 
-    // panel[k, c] = rows[min(c, count - 1), k]: missing columns repeat the last one, which changes
-    // no maximum and so needs no mask.
-    void (*pack)(const T* rows /* [count, dim] */, index_t count, index_t dim,
-                 T* panel /* [dim, C] */);
+    // panel[k, c, s] = rows[min(c, count - 1), k * step + s]: missing columns repeat the last one,
+    // which changes no maximum and so needs no mask.
+    void (*pack)(Rows<S> rows, index_t count, index_t dim, S* panel /* [dim / step, C, step] */);
 
-    // row_max[r] = max(row_max[r], max_j <x_r, y_j>) and column_max[j] likewise.
-    void (*match)(const T* x /* [count, dim] */, index_t count,
-                  const T* panels /* [panel_count, dim, C] */, index_t panel_count, index_t dim,
+    // row_max[r] = max(row_max[r], max_j <x_r, y_j> y_scale[j]), column_max[j] = max(column_max[j],
+    // max_r <x_r, y_j> x_scale[r]), for count <= R rows and packed columns.
+    void (*match)(Rows<S> x, const T* x_scale /* [count] */, index_t count,
+                  const S* panels /* [panel_count, dim / step, C, step] */,
+                  const T* y_scale /* [panel_count * C] */, index_t panel_count, index_t dim,
                   T* row_max /* [count] */, T* column_max /* [panel_count * C] */);
+
+    // The same for any number of rows on both sides, none of them packed: for pairs so short that
+    // packing would cost more than the products.
+    void (*match_short)(Rows<S> x, const T* x_scale /* [N] */, index_t N, Rows<S> y,
+                        const T* y_scale /* [M] */, index_t M, index_t dim, T* row_max /* [N] */,
+                        T* column_max /* [M] */);
 };
 
 struct Isa {
     const char* name;
     const char* description;
     bool (*supported)();
-    Kernels<float> float32;
-    Kernels<double> float64;
+    const Kernels<float>* float32; // float16 and, where there is nothing better, bfloat16 too
+    const Kernels<double>* float64;
+    const Kernels<float, flashbertscore::bfloat16>* bfloat16; // null: there is no such instruction
 };
 
 // Compiled instruction sets, best first; the scalar one is always there and last.
@@ -51,5 +73,10 @@ extern const Isa kScalar;
 extern const Isa kGeneric;
 extern const Isa kAvx2;
 extern const Isa kAvx512;
+extern const Isa kAvx512bf16;
+
+// Shared by the two sets that differ in bfloat16 alone.
+extern const Kernels<float> kAvx512Float32;
+extern const Kernels<double> kAvx512Float64;
 
 } // namespace flashbertscore

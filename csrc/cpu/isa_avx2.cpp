@@ -5,11 +5,12 @@
 namespace flashbertscore {
 namespace {
 
-struct Float8x {
+struct Float8x : Plain<Float8x, float> {
     using T = float;
     using reg = __m256;
     static constexpr index_t lanes = 8;
-    static constexpr int row_tile = 6; // 12 accumulators, 2 of y, 1 broadcast of 16 registers
+    static constexpr int row_tile = 6;   // 12 accumulators, 2 of y, 1 broadcast of 16 registers
+    static constexpr int short_rows = 3; // 12 accumulators, 3 of x, 1 of y
 
     static reg zero() { return _mm256_setzero_ps(); }
     static reg broadcast(float x) { return _mm256_set1_ps(x); }
@@ -37,21 +38,11 @@ struct Float8x {
         }
     }
 
-    struct squares {
-        __m256d low, high;
-    };
-    static squares no_squares() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
-    static void add_squares(squares& sum, reg x) {
-        const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
-        const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
-        sum.low = _mm256_fmadd_pd(low, low, sum.low);
-        sum.high = _mm256_fmadd_pd(high, high, sum.high);
-    }
-    static double sum_of_lanes(const squares& sum) {
-        const __m256d both = _mm256_add_pd(sum.low, sum.high);
-        const __m128d half =
-            _mm_add_pd(_mm256_castpd256_pd128(both), _mm256_extractf128_pd(both, 1));
-        return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+    static void sum_of_lanes(const reg (&x)[4], float (&out)[4]) {
+        const reg ab = add(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+        const reg cd = add(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+        const reg all = add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+        _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
     }
 
     static void transpose(reg (&m)[8]) {
@@ -73,11 +64,12 @@ struct Float8x {
     }
 };
 
-struct Double4x {
+struct Double4x : Plain<Double4x, double> {
     using T = double;
     using reg = __m256d;
     static constexpr index_t lanes = 4;
     static constexpr int row_tile = 6;
+    static constexpr int short_rows = 3;
 
     static reg zero() { return _mm256_setzero_pd(); }
     static reg broadcast(double x) { return _mm256_set1_pd(x); }
@@ -97,12 +89,11 @@ struct Double4x {
         return load(static_cast<const double*>(row) + k);
     }
 
-    using squares = __m256d;
-    static squares no_squares() { return _mm256_setzero_pd(); }
-    static void add_squares(squares& sum, reg x) { sum = _mm256_fmadd_pd(x, x, sum); }
-    static double sum_of_lanes(squares sum) {
-        const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
-        return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
+    static void sum_of_lanes(const reg (&x)[4], double (&out)[4]) {
+        const reg ab = add(_mm256_unpacklo_pd(x[0], x[1]), _mm256_unpackhi_pd(x[0], x[1]));
+        const reg cd = add(_mm256_unpacklo_pd(x[2], x[3]), _mm256_unpackhi_pd(x[2], x[3]));
+        _mm256_storeu_pd(
+            out, add(_mm256_permute2f128_pd(ab, cd, 0x20), _mm256_permute2f128_pd(ab, cd, 0x31)));
     }
 
     static void transpose(reg (&m)[4]) {
@@ -122,9 +113,13 @@ bool supported() {
            __builtin_cpu_supports("f16c");
 }
 
+constexpr Kernels<float> kFloat32 = kernels<Float8x>();
+constexpr Kernels<double> kFloat64 = kernels<Double4x>();
+
 } // namespace
 
-constinit const Isa kAvx2 = {"avx2", "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors", supported,
-                             kernels<Float8x>(), kernels<Double4x>()};
+constinit const Isa kAvx2 = {"avx2",    "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors",
+                             supported, &kFloat32,
+                             &kFloat64, nullptr};
 
 } // namespace flashbertscore

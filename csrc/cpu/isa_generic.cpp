@@ -5,11 +5,12 @@ namespace flashbertscore {
 namespace {
 
 template <class Element>
-struct Vector16 {
+struct Vector16 : Plain<Vector16<Element>, Element> {
     using T = Element;
     typedef T reg __attribute__((vector_size(16)));
     static constexpr index_t lanes = 16 / sizeof(T);
     static constexpr int row_tile = 6;
+    static constexpr int short_rows = 3;
 
     static reg zero() { return reg{}; }
     static reg broadcast(T x) { return x - reg{}; }
@@ -19,7 +20,21 @@ struct Vector16 {
         return x;
     }
     static void store(T* p, reg x) { __builtin_memcpy(p, &x, sizeof x); }
-    static reg fma(reg a, reg b, reg c) { return a * b + c; }
+    static reg fma(reg a, reg b, reg c) {
+#ifdef __FP_FAST_FMA // one rounding where the processor has it, without a call of the library
+        reg x;
+        for (index_t i = 0; i < lanes; ++i) {
+            if constexpr (sizeof(T) == 4) {
+                x[i] = __builtin_fmaf(a[i], b[i], c[i]);
+            } else {
+                x[i] = __builtin_fma(a[i], b[i], c[i]);
+            }
+        }
+        return x;
+#else
+        return a * b + c;
+#endif
+    }
     static reg add(reg a, reg b) { return a + b; }
     static reg mul(reg a, reg b) { return a * b; }
     static reg max(reg a, reg b) { return a > b ? a : b; }
@@ -36,19 +51,11 @@ struct Vector16 {
         return x;
     }
 
-    struct squares {
-        double lane[lanes];
-    };
-    static squares no_squares() { return {}; }
-    static void add_squares(squares& sum, reg x) {
-        for (index_t i = 0; i < lanes; ++i) {
-            sum.lane[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    static void sum_of_lanes(const reg (&x)[4], T (&out)[4]) {
+        for (index_t j = 0; j < 4; ++j) {
+            out[j] = x[j][0];
+            for (index_t i = 1; i < lanes; ++i) { out[j] += x[j][i]; }
         }
-    }
-    static double sum_of_lanes(const squares& sum) {
-        double total = 0.0;
-        for (index_t i = 0; i < lanes; ++i) { total += sum.lane[i]; }
-        return total;
     }
 
     static void transpose(reg (&m)[lanes]) {
@@ -62,10 +69,14 @@ struct Vector16 {
     }
 };
 
+constexpr Kernels<float> kFloat32 = kernels<Vector16<float>>();
+constexpr Kernels<double> kFloat64 = kernels<Vector16<double>>();
+
 } // namespace
 
 constinit const Isa kGeneric = {
-    "generic", "vectors of 16 bytes on any processor: 6 rows x 2 vectors", [] { return true; },
-    kernels<Vector16<float>>(), kernels<Vector16<double>>()};
+    "generic",           "vectors of 16 bytes on any processor: 6 rows x 2 vectors",
+    [] { return true; }, &kFloat32,
+    &kFloat64,           nullptr};
 
 } // namespace flashbertscore

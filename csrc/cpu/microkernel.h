@@ -2,8 +2,9 @@
 // isa_*.cpp with its own flags. Nothing here may instantiate a function template of the standard
 // library: the linker keeps one copy of those, and it could be the one with the wider instructions.
 //
-// V offers: T, reg, lanes, row_tile, zero, broadcast, load, store, load_as<DType>, fma, add, mul,
-// max, max_of_lanes, add_squares, sum_of_lanes, transpose.
+// V offers, for registers of T: T, reg, lanes, row_tile, short_rows, zero, broadcast, load, store,
+// load_as<DType>, fma, add, mul, max, max_of_lanes, sum_of_lanes, transpose; and for what is
+// multiplied: S, step, many, read, repeat, dot, product. In a plain type (Plain) S is T.
 //
 //   one tile           x [R, dim] rows, L1        panel [dim, C] K-major, L2
 //                      broadcast x[r, k]     *    C / lanes vectors of panel[k, :]
@@ -27,14 +28,48 @@ constexpr index_t kChain = 256;
 
 constexpr index_t kVectors = 2; // vectors of columns in a panel
 
+// Multiplying T itself: one element of dim a step.
+template <class V, class Element>
+struct Plain {
+    using S = Element;
+    static constexpr index_t step = 1;
+    static auto read(const S* p) { return V::load(p); } // lanes * step elements
+    static auto load_group(const S* p) { return V::load(p); }
+    template <class R>
+    static void store_group(S* p, R x) {
+        V::store(p, x);
+    }
+    static auto repeat(const S* p) { return V::broadcast(*p); } // `step` elements in every lane
+    template <class R>
+    static R dot(R a, R b, R c) {
+        return V::fma(a, b, c);
+    }
+    static Element product(S a, S b) { return a * b; }
+};
+
 template <class V, DType dtype>
 double sum_of_squares_as(const void* row, index_t dim) {
-    typename V::squares sum = V::no_squares();
+    using reg = typename V::reg;
+    constexpr index_t step = 4 * V::lanes;
+    reg sum[4];
+#pragma GCC unroll 4
+    for (index_t i = 0; i < 4; ++i) { sum[i] = V::zero(); }
     index_t k = 0;
-    for (; k + V::lanes <= dim; k += V::lanes) {
-        V::add_squares(sum, V::template load_as<dtype>(row, k));
+    for (; k + step <= dim; k += step) {
+#pragma GCC unroll 4
+        for (index_t i = 0; i < 4; ++i) {
+            const reg x = V::template load_as<dtype>(row, k + i * V::lanes);
+            sum[i] = V::fma(x, x, sum[i]);
+        }
     }
-    double total = V::sum_of_lanes(sum);
+    for (; k + V::lanes <= dim; k += V::lanes) {
+        const reg x = V::template load_as<dtype>(row, k);
+        sum[0] = V::fma(x, x, sum[0]);
+    }
+    typename V::T parts[V::lanes];
+    V::store(parts, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
+    double total = 0.0;
+    for (index_t i = 0; i < V::lanes; ++i) { total += static_cast<double>(parts[i]); }
     for (; k < dim; ++k) {
         const double x = element<typename V::T>(row, dtype, k);
         total += x * x;
@@ -43,48 +78,52 @@ double sum_of_squares_as(const void* row, index_t dim) {
 }
 
 template <class V, DType dtype>
-void scale_as(const void* row, index_t dim, typename V::T factor, typename V::T* out) {
-    const typename V::reg factors = V::broadcast(factor);
+void convert_as(const void* row, index_t dim, typename V::T* out) {
     index_t k = 0;
     for (; k + V::lanes <= dim; k += V::lanes) {
-        V::store(out + k, V::mul(V::template load_as<dtype>(row, k), factors));
+        V::store(out + k, V::template load_as<dtype>(row, k));
     }
-    for (; k < dim; ++k) { out[k] = element<typename V::T>(row, dtype, k) * factor; }
+    for (; k < dim; ++k) { out[k] = element<typename V::T>(row, dtype, k); }
 }
 
 template <class V>
-void pack(const typename V::T* rows, index_t count, index_t dim, typename V::T* panel) {
-    using T = typename V::T;
+void pack(Rows<typename V::S> rows, index_t count, index_t dim, typename V::S* panel) {
     constexpr index_t C = kVectors * V::lanes;
-    const T* source[C];
-    for (index_t c = 0; c < C; ++c) { source[c] = rows + (c < count ? c : count - 1) * dim; }
+    constexpr index_t width = V::lanes * V::step; // elements of a row in a register
+    const typename V::S* source[C];
+    for (index_t c = 0; c < C; ++c) { source[c] = rows[c < count ? c : count - 1]; }
     index_t k = 0;
-    for (; k + V::lanes <= dim; k += V::lanes) {
+    for (; k + width <= dim; k += width) {
         for (index_t half = 0; half < kVectors; ++half) {
-            typename V::reg square[V::lanes]; // [lanes, lanes]
+            typename V::reg square[V::lanes]; // [lanes, lanes] groups of `step` elements
             for (index_t c = 0; c < V::lanes; ++c) {
-                square[c] = V::load(source[half * V::lanes + c] + k);
+                square[c] = V::load_group(source[half * V::lanes + c] + k);
             }
             V::transpose(square);
             for (index_t i = 0; i < V::lanes; ++i) {
-                V::store(panel + (k + i) * C + half * V::lanes, square[i]);
+                V::store_group(panel + (k + i * V::step) * C + half * width, square[i]);
             }
         }
     }
-    for (; k < dim; ++k) {
-        for (index_t c = 0; c < C; ++c) { panel[k * C + c] = source[c][k]; }
+    for (; k < dim; k += V::step) {
+        for (index_t c = 0; c < C; ++c) {
+            for (index_t s = 0; s < V::step; ++s) {
+                panel[k * C + c * V::step + s] = source[c][k + s];
+            }
+        }
     }
 }
 
 template <class V, int R>
-void match_rows(const typename V::T* x, const typename V::T* panels, index_t panel_count,
-                index_t dim, typename V::T* row_max, typename V::T* column_max) {
+void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typename V::S* panels,
+                const typename V::T* y_scale, index_t panel_count, index_t dim,
+                typename V::T* row_max, typename V::T* column_max) {
     using reg = typename V::reg;
     constexpr index_t C = kVectors * V::lanes;
     reg best[R]; // [R, lanes] running row maxima
     for (int r = 0; r < R; ++r) { best[r] = V::broadcast(row_max[r]); }
     for (index_t p = 0; p < panel_count; ++p) {
-        const typename V::T* panel = panels + p * dim * C; // [dim, C]
+        const typename V::S* panel = panels + p * dim * C; // [dim / step, C, step]
         reg total[R][kVectors];                            // [R, C]
         for (int r = 0; r < R; ++r) {
             for (index_t v = 0; v < kVectors; ++v) { total[r][v] = V::zero(); }
@@ -97,18 +136,18 @@ void match_rows(const typename V::T* x, const typename V::T* panels, index_t pan
 #pragma GCC unroll 2
                 for (index_t v = 0; v < kVectors; ++v) { sum[r][v] = V::zero(); }
             }
-            for (index_t k = start; k < stop; ++k) {
-                reg y[kVectors];
+            for (index_t k = start; k < stop; k += V::step) {
+                decltype(V::read(panel)) y[kVectors];
 #pragma GCC unroll 2
                 for (index_t v = 0; v < kVectors; ++v) {
-                    y[v] = V::load(panel + k * C + v * V::lanes);
+                    y[v] = V::read(panel + k * C + v * V::lanes * V::step);
                 }
 #pragma GCC unroll 16
                 for (int r = 0; r < R; ++r) {
-                    const reg value = V::broadcast(x[r * dim + k]);
+                    const auto value = V::repeat(x.data + r * x.stride + k);
 #pragma GCC unroll 2
                     for (index_t v = 0; v < kVectors; ++v) {
-                        sum[r][v] = V::fma(value, y[v], sum[r][v]);
+                        sum[r][v] = V::dot(value, y[v], sum[r][v]);
                     }
                 }
             }
@@ -121,63 +160,167 @@ void match_rows(const typename V::T* x, const typename V::T* panels, index_t pan
             }
         }
         for (index_t v = 0; v < kVectors; ++v) {
-            reg column = V::load(column_max + p * C + v * V::lanes);
+            const index_t at = p * C + v * V::lanes;
+            const reg scale = V::load(y_scale + at);
+            reg column = V::load(column_max + at);
             for (int r = 0; r < R; ++r) {
-                best[r] = V::max(best[r], total[r][v]);
-                column = V::max(column, total[r][v]);
+                best[r] = V::max(best[r], V::mul(total[r][v], scale));
+                column = V::max(column, V::mul(total[r][v], V::broadcast(x_scale[r])));
             }
-            V::store(column_max + p * C + v * V::lanes, column);
+            V::store(column_max + at, column);
         }
     }
     for (int r = 0; r < R; ++r) { row_max[r] = V::max_of_lanes(best[r]); }
 }
 
 template <class V, std::size_t... R>
-void match(const typename V::T* x, index_t count, const typename V::T* panels, index_t panel_count,
+void match(Rows<typename V::S> x, const typename V::T* x_scale, index_t count,
+           const typename V::S* panels, const typename V::T* y_scale, index_t panel_count,
            index_t dim, typename V::T* row_max, typename V::T* column_max,
            std::index_sequence<R...>) {
-    using Function = void (*)(const typename V::T*, const typename V::T*, index_t, index_t,
-                              typename V::T*, typename V::T*);
+    using T = typename V::T;
+    using S = typename V::S;
+    using Function = void (*)(Rows<S>, const T*, const S*, const T*, index_t, index_t, T*, T*);
     static constexpr Function by_rows[] = {match_rows<V, static_cast<int>(R) + 1>...};
-    by_rows[count - 1](x, panels, panel_count, dim, row_max, column_max);
+    by_rows[count - 1](x, x_scale, panels, y_scale, panel_count, dim, row_max, column_max);
 }
 
-// The table row of a vector type; half types are computed in float. A constant: an initializer that
-// ran at load time would be compiled with instructions the processor may lack.
-template <class V>
-constexpr Kernels<typename V::T> kernels() {
+// R rows of x against four of y, vectors along dim: [R, 4] sums of lanes at the end.
+template <class V, int R>
+void dots(Rows<typename V::S> x, const typename V::S* const (&y)[4], index_t dim,
+          typename V::T (&dot)[R][4]) {
+    using reg = typename V::reg;
+    reg sum[R][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) { sum[r][j] = V::zero(); }
+    }
+    index_t k = 0;
+    for (; k + V::lanes * V::step <= dim; k += V::lanes * V::step) {
+        decltype(V::read(x.data)) value[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) { value[r] = V::read(x.data + r * x.stride + k); }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+            const auto other = V::read(y[j] + k);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) { sum[r][j] = V::dot(value[r], other, sum[r][j]); }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) { V::sum_of_lanes(sum[r], dot[r]); }
+    for (; k < dim; ++k) {
+        for (int r = 0; r < R; ++r) {
+            for (int j = 0; j < 4; ++j) {
+                dot[r][j] += V::product(x.data[r * x.stride + k], y[j][k]);
+            }
+        }
+    }
+}
+
+template <class V, int R>
+void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<typename V::S> y,
+                      const typename V::T* y_scale, index_t M, index_t dim, typename V::T* row_max,
+                      typename V::T* column_max) {
     using T = typename V::T;
-    Kernels<T> table{};
+    for (index_t j = 0; j < M; j += 4) {
+        const typename V::S* columns[4]; // the last one repeated where there are fewer
+        T scale[4];
+        for (index_t c = 0; c < 4; ++c) {
+            const index_t column = j + c < M ? j + c : M - 1;
+            columns[c] = y[column];
+            scale[c] = y_scale[column];
+        }
+        T dot[R][4];
+        dots<V, R>(x, columns, dim, dot);
+        for (int r = 0; r < R; ++r) {
+            for (int c = 0; c < 4; ++c) {
+                const T value = dot[r][c] * scale[c];
+                row_max[r] = value > row_max[r] ? value : row_max[r];
+            }
+        }
+        for (int c = 0; c < 4 && j + c < M; ++c) {
+            for (int r = 0; r < R; ++r) {
+                const T value = dot[r][c] * x_scale[r];
+                column_max[j + c] = value > column_max[j + c] ? value : column_max[j + c];
+            }
+        }
+    }
+}
+
+template <class V, std::size_t... R>
+void match_short(Rows<typename V::S> x, const typename V::T* x_scale, index_t N,
+                 Rows<typename V::S> y, const typename V::T* y_scale, index_t M, index_t dim,
+                 typename V::T* row_max, typename V::T* column_max, std::index_sequence<R...>) {
+    using T = typename V::T;
+    using S = typename V::S;
+    using Function = void (*)(Rows<S>, const T*, Rows<S>, const T*, index_t, index_t, T*, T*);
+    static constexpr Function by_rows[] = {match_short_rows<V, static_cast<int>(R) + 1>...};
+    constexpr index_t most = static_cast<index_t>(sizeof...(R));
+    for (index_t i = 0; i < N; i += most) {
+        const index_t count = N - i < most ? N - i : most;
+        by_rows[count - 1]({x[i], x.stride}, x_scale + i, y, y_scale, M, dim, row_max + i,
+                           column_max);
+    }
+}
+
+// Reading tokens: the same for every S.
+template <class V>
+double sum_of_squares(const void* row, [[maybe_unused]] DType dtype, index_t dim) {
+    if constexpr (sizeof(typename V::T) == 8) {
+        return sum_of_squares_as<V, DType::float64>(row, dim);
+    } else {
+        switch (dtype) {
+        case DType::bfloat16: return sum_of_squares_as<V, DType::bfloat16>(row, dim);
+        case DType::float16: return sum_of_squares_as<V, DType::float16>(row, dim);
+        default: return sum_of_squares_as<V, DType::float32>(row, dim);
+        }
+    }
+}
+
+template <class V>
+void convert(const void* row, [[maybe_unused]] DType dtype, index_t dim, typename V::T* out) {
+    if constexpr (sizeof(typename V::T) == 8) {
+        convert_as<V, DType::float64>(row, dim, out);
+    } else {
+        switch (dtype) {
+        case DType::bfloat16: return convert_as<V, DType::bfloat16>(row, dim, out);
+        case DType::float16: return convert_as<V, DType::float16>(row, dim, out);
+        default: return convert_as<V, DType::float32>(row, dim, out);
+        }
+    }
+}
+
+// A row of bfloat16 is multiplied as it is.
+template <class V>
+void convert(const void* row, DType, index_t dim, bfloat16* out) {
+    const bfloat16* from = static_cast<const bfloat16*>(row);
+    for (index_t k = 0; k < dim; ++k) { out[k] = from[k]; }
+}
+
+// The table row of a vector type. A constant: an initializer that ran at load time would be
+// compiled with instructions the processor may lack.
+template <class V>
+constexpr Kernels<typename V::T, typename V::S> kernels() {
+    using T = typename V::T;
+    using S = typename V::S;
+    Kernels<T, S> table{};
     table.rows = V::row_tile;
     table.columns = kVectors * V::lanes;
-    table.sum_of_squares = []([[maybe_unused]] const void* row, [[maybe_unused]] DType dtype,
-                              index_t dim) {
-        if constexpr (sizeof(T) == 8) {
-            return sum_of_squares_as<V, DType::float64>(row, dim);
-        } else {
-            switch (dtype) {
-            case DType::bfloat16: return sum_of_squares_as<V, DType::bfloat16>(row, dim);
-            case DType::float16: return sum_of_squares_as<V, DType::float16>(row, dim);
-            default: return sum_of_squares_as<V, DType::float32>(row, dim);
-            }
-        }
-    };
-    table.scale = [](const void* row, [[maybe_unused]] DType dtype, index_t dim, T factor, T* out) {
-        if constexpr (sizeof(T) == 8) {
-            return scale_as<V, DType::float64>(row, dim, factor, out);
-        } else {
-            switch (dtype) {
-            case DType::bfloat16: return scale_as<V, DType::bfloat16>(row, dim, factor, out);
-            case DType::float16: return scale_as<V, DType::float16>(row, dim, factor, out);
-            default: return scale_as<V, DType::float32>(row, dim, factor, out);
-            }
-        }
-    };
+    table.step = V::step;
+    table.sum_of_squares = sum_of_squares<V>;
+    table.convert = convert<V>;
     table.pack = pack<V>;
-    table.match = [](const T* x, index_t count, const T* panels, index_t panel_count, index_t dim,
-                     T* row_max, T* column_max) {
-        match<V>(x, count, panels, panel_count, dim, row_max, column_max,
+    table.match = [](Rows<S> x, const T* x_scale, index_t count, const S* panels, const T* y_scale,
+                     index_t panel_count, index_t dim, T* row_max, T* column_max) {
+        match<V>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
                  std::make_index_sequence<V::row_tile>());
+    };
+    table.match_short = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
+                           index_t M, index_t dim, T* row_max, T* column_max) {
+        match_short<V>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max,
+                       std::make_index_sequence<V::short_rows>());
     };
     return table;
 }

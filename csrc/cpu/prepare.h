@@ -3,129 +3,164 @@
 #pragma once
 
 #include "core/numeric.h"
-#include "core/parallel.h"
 #include "core/views.h"
 #include "cpu/isa.h"
 
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 namespace flashbertscore {
 
-// One side of the match. T: the type computed in.
-template <class T>
+// One side of the match. T: the type computed in. S: the type that is multiplied.
+template <class T, class S>
 class Documents {
   public:
-    Documents(const TokenBatch& batch, const Kernels<T>& kernels)
-        : batch_(batch), kernels_(kernels),
-          inverse_norm_(static_cast<std::size_t>(batch.rows()), T(0)),
-          count_(static_cast<std::size_t>(batch.documents), 0),
-          finite_(static_cast<std::size_t>(batch.documents), 1) {
-        if (batch.mask) { position_.resize(static_cast<std::size_t>(batch.rows())); }
+    Documents(const TokenBatch& batch, const Kernels<T, S>& kernels)
+        : batch_(batch), kernels_(kernels), scale_(static_cast<std::size_t>(batch.rows())),
+          state_(static_cast<std::size_t>(batch.documents)) {
+        if (batch.mask) { row_.resize(static_cast<std::size_t>(batch.rows())); }
     }
 
     // Reads document d. Different documents may be prepared by different threads.
     void prepare(index_t d);
 
     // Number of tokens of document d: its rows without the masked ones.
-    index_t count(index_t d) const { return count_[static_cast<std::size_t>(d)]; }
-    bool finite(index_t d) const { return finite_[static_cast<std::size_t>(d)] != 0; }
+    index_t count(index_t d) const { return state(d).count; }
+    bool finite(index_t d) const { return state(d).finite; }
+
+    // Whether a token's norm is beyond what products of T can hold: such a token is read as a unit
+    // vector of T, so S must be T to match this document.
+    bool extreme(index_t d) const { return state(d).extreme; }
+
+    // Factor that makes <x, y> of a token, as `rows` gives it, a cosine; 0 for a zero vector.
+    const T* scale(index_t d) const { return scale_.data() + batch_.first(d); } // [count]
+
+    // Whether `rows` needs no scratch memory for document d.
+    bool in_place(index_t d) const { return state(d).in_place; }
+
+    // `count` tokens of document d from token `first` on, in place if the document allows it, else
+    // written to scratch[count, dim].
+    Rows<S> rows(index_t d, index_t first, index_t count, S* scratch) const;
 
     // Weight of token i of document d.
     double weight(index_t d, index_t i) const {
         if (!batch_.weights) { return 1.0; }
-        const index_t at = batch_.first(d) + row(d, i);
-        return static_cast<double>(static_cast<const T*>(batch_.weights)[at]);
+        const T* weights = static_cast<const T*>(batch_.weights);
+        return static_cast<double>(weights[batch_.first(d) + row(d, i)]);
     }
-
-    // Writes token i of document d as a unit vector (zero stays zero) to out[dim].
-    void unit(index_t d, index_t i, T* out) const;
 
     const TokenBatch& batch() const { return batch_; }
 
   private:
-    // Norms beyond these bounds lose bits in T on the way to a unit vector; such rows are first
-    // scaled by their largest element, in double.
-    static constexpr double kSmall = 0x1p-100;
-    static constexpr double kLarge = 0x1p+100;
-    static constexpr T kRescale = T(-1); // in place of an inverse norm
+    struct State {
+        index_t count = 0;
+        bool finite = true;
+        bool in_place = true;
+        bool extreme = false; // some token is read as a unit vector
+    };
 
+    // Beyond these norms products of two tokens could leave the range of T: such a token is read as
+    // a unit vector, made in double from values divided by the largest, and its scale is 1.
+    static constexpr double kSmall = std::is_same_v<T, float> ? 0x1p-40 : 0x1p-300;
+    static constexpr double kLarge = std::is_same_v<T, float> ? 0x1p+40 : 0x1p+300;
+    static constexpr DType multiplied = std::is_same_v<S, float>    ? DType::float32
+                                        : std::is_same_v<S, double> ? DType::float64
+                                                                    : DType::bfloat16;
+    static bool ordinary(double norm) { return norm > kSmall && norm < kLarge; }
+
+    const State& state(index_t d) const { return state_[static_cast<std::size_t>(d)]; }
     // Row of token i of document d within the document.
     index_t row(index_t d, index_t i) const {
-        return batch_.mask ? position_[static_cast<std::size_t>(batch_.first(d) + i)] : i;
+        return batch_.mask ? row_[static_cast<std::size_t>(batch_.first(d) + i)] : i;
     }
     const void* data(index_t d, index_t row) const {
-        const index_t bytes = batch_.dtype == DType::float64   ? 8
-                              : batch_.dtype == DType::float32 ? 4
-                                                               : 2;
-        return static_cast<const char*>(batch_.data) + batch_.element(d, row) * bytes;
+        return static_cast<const char*>(batch_.data) +
+               batch_.element(d, row) * element_bytes(batch_.dtype);
+    }
+    double norm(const void* row) const {
+        return std::sqrt(kernels_.sum_of_squares(row, batch_.dtype, batch_.dim));
     }
     double largest(const void* row) const;
+    void unit(const void* row, T* out) const;
 
     TokenBatch batch_;
-    const Kernels<T>& kernels_;
-    std::vector<T> inverse_norm_;   // [rows]
-    std::vector<index_t> position_; // [rows] if masked: rows of the tokens of d from first(d) on
-    std::vector<index_t> count_;    // [documents]
-    std::vector<char> finite_;      // [documents]
+    const Kernels<T, S>& kernels_;
+    std::vector<T> scale_;     // [rows], those of document d from first(d) on, masked rows left out
+    std::vector<index_t> row_; // [rows] if masked: rows of the tokens, in the same places
+    std::vector<State> state_; // [documents]
 };
 
-template <class T>
-double Documents<T>::largest(const void* row) const {
+template <class T, class S>
+double Documents<T, S>::largest(const void* row) const {
     double most = 0.0;
     for (index_t k = 0; k < batch_.dim; ++k) {
         const double size = std::fabs(static_cast<double>(element<T>(row, batch_.dtype, k)));
-        if (!(size <= most)) { most = size; } // a NaN stays
         if (std::isnan(size)) { return size; }
+        most = std::max(most, size);
     }
     return most;
 }
 
-template <class T>
-void Documents<T>::prepare(index_t d) {
-    const index_t first = batch_.first(d);
-    index_t count = 0;
-    for (index_t i = 0; i < batch_.length(d); ++i) {
-        if (batch_.mask) {
-            if (!batch_.mask[first + i]) { continue; }
-            position_[static_cast<std::size_t>(first + count)] = i;
-        }
-        ++count;
-        const void* x = data(d, i);
-        const double norm = std::sqrt(kernels_.sum_of_squares(x, batch_.dtype, batch_.dim));
-        T inverse;
-        if (norm > kSmall && norm < kLarge) {
-            inverse = static_cast<T>(1.0 / norm);
-        } else {
-            const double most = largest(x);
-            inverse = most == 0.0 ? T(0) : kRescale;
-            if (!std::isfinite(most)) { finite_[static_cast<std::size_t>(d)] = 0; }
-        }
-        inverse_norm_[static_cast<std::size_t>(first + i)] = inverse;
-    }
-    count_[static_cast<std::size_t>(d)] = count;
-}
-
-template <class T>
-void Documents<T>::unit(index_t d, index_t i, T* out) const {
-    const index_t at = row(d, i);
-    const void* x = data(d, at);
-    const T inverse = inverse_norm_[static_cast<std::size_t>(batch_.first(d) + at)];
-    if (inverse != kRescale) {
-        kernels_.scale(x, batch_.dtype, batch_.dim, inverse, out);
-        return;
-    }
-    const double most = largest(x);
-    double sum = 0.0;
+template <class T, class S>
+void Documents<T, S>::unit(const void* row, T* out) const {
+    const double most = largest(row);
+    double sum = 0.0; // in [1, dim]
     for (index_t k = 0; k < batch_.dim; ++k) {
-        const double part = static_cast<double>(element<T>(x, batch_.dtype, k)) / most;
+        const double part = static_cast<double>(element<T>(row, batch_.dtype, k)) / most;
         sum += part * part;
     }
-    const double inverse_rest = 1.0 / std::sqrt(sum); // sum is in [1, dim]
+    const double inverse = 1.0 / std::sqrt(sum);
     for (index_t k = 0; k < batch_.dim; ++k) {
-        const double part = static_cast<double>(element<T>(x, batch_.dtype, k)) / most;
-        out[k] = static_cast<T>(part * inverse_rest);
+        const double part = static_cast<double>(element<T>(row, batch_.dtype, k)) / most;
+        out[k] = static_cast<T>(part * inverse);
     }
+}
+
+template <class T, class S>
+void Documents<T, S>::prepare(index_t d) {
+    const index_t first = batch_.first(d);
+    const index_t length = batch_.length(d);
+    State state;
+    state.in_place = batch_.dtype == multiplied;
+    for (index_t i = 0; i < length; ++i) {
+        if (batch_.mask) {
+            if (!batch_.mask[first + i]) { continue; }
+            row_[static_cast<std::size_t>(first + state.count)] = i;
+            // Padding on either side leaves the tokens in one run; a hole does not.
+            state.in_place &= i - row(d, 0) == state.count;
+        }
+        const void* x = data(d, i);
+        const double norm = this->norm(x);
+        T scale = static_cast<T>(1.0 / norm);
+        if (!ordinary(norm)) {
+            const double most = largest(x);
+            scale = most == 0.0 ? T(0) : T(1);
+            state.extreme |= most != 0.0;
+            state.finite &= std::isfinite(most);
+        }
+        scale_[static_cast<std::size_t>(first + state.count)] = scale;
+        ++state.count;
+    }
+    state.in_place &= !state.extreme;
+    state_[static_cast<std::size_t>(d)] = state;
+}
+
+template <class T, class S>
+Rows<S> Documents<T, S>::rows(index_t d, index_t first, index_t count, S* scratch) const {
+    if (in_place(d)) { return {static_cast<const S*>(data(d, row(d, first))), batch_.row_stride}; }
+    for (index_t i = 0; i < count; ++i) {
+        const void* x = data(d, row(d, first + i));
+        S* out = scratch + i * batch_.dim;
+        if constexpr (std::is_same_v<T, S>) {
+            if (extreme(d) && scale(d)[first + i] != T(0) && !ordinary(norm(x))) {
+                unit(x, out);
+                continue;
+            }
+        }
+        kernels_.convert(x, batch_.dtype, batch_.dim, out);
+    }
+    return {scratch, batch_.dim};
 }
 
 } // namespace flashbertscore

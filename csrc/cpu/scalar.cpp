@@ -19,36 +19,48 @@ double sum_of_squares(const void* row, DType dtype, index_t dim) {
 }
 
 template <class T>
-void scale(const void* row, DType dtype, index_t dim, T factor, T* out) {
-    for (index_t k = 0; k < dim; ++k) { out[k] = element<T>(row, dtype, k) * factor; }
+void convert(const void* row, DType dtype, index_t dim, T* out) {
+    for (index_t k = 0; k < dim; ++k) { out[k] = element<T>(row, dtype, k); }
 }
 
 template <class T>
-void pack(const T* rows, index_t, index_t dim, T* panel) {
-    std::copy(rows, rows + dim, panel);
+void pack(Rows<T> rows, index_t, index_t dim, T* panel) {
+    std::copy(rows[0], rows[0] + dim, panel);
 }
 
 template <class T>
-void match(const T* x, index_t, const T* panels, index_t panel_count, index_t dim, T* row_max,
-           T* column_max) {
-    for (index_t j = 0; j < panel_count; ++j) {
-        double dot = 0.0;
-        for (index_t k = 0; k < dim; ++k) {
-            dot += static_cast<double>(x[k]) * static_cast<double>(panels[j * dim + k]);
+void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
+                 index_t dim, T* row_max, T* column_max) {
+    for (index_t i = 0; i < N; ++i) {
+        for (index_t j = 0; j < M; ++j) {
+            double sum = 0.0;
+            for (index_t k = 0; k < dim; ++k) {
+                sum += static_cast<double>(x[i][k]) * static_cast<double>(y[j][k]);
+            }
+            const T dot = static_cast<T>(sum);
+            row_max[i] = std::max(row_max[i], dot * y_scale[j]);
+            column_max[j] = std::max(column_max[j], dot * x_scale[i]);
         }
-        row_max[0] = std::max(row_max[0], static_cast<T>(dot));
-        column_max[j] = std::max(column_max[j], static_cast<T>(dot));
     }
 }
 
 template <class T>
-constexpr Kernels<T> kernels() {
-    return {1, 1, sum_of_squares<T>, scale<T>, pack<T>, match<T>};
+void match(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_scale,
+           index_t panel_count, index_t dim, T* row_max, T* column_max) {
+    match_short<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max, column_max);
 }
+
+template <class T>
+constexpr Kernels<T> kernels() {
+    return {1, 1, 1, sum_of_squares<T>, convert<T>, pack<T>, match<T>, match_short<T>};
+}
+
+constexpr Kernels<float> kFloat32 = kernels<float>();
+constexpr Kernels<double> kFloat64 = kernels<double>();
 
 } // namespace
 
-const Isa kScalar = {"scalar", "plain C++, sums in double", [] { return true; }, kernels<float>(),
-                     kernels<double>()};
+constinit const Isa kScalar = {
+    "scalar", "plain C++, sums in double", [] { return true; }, &kFloat32, &kFloat64, nullptr};
 
 } // namespace flashbertscore

@@ -16,6 +16,12 @@ inline index_t panels_per_block(index_t dim, index_t columns, index_t element_by
     return std::max<index_t>(1, kBlockBytes / (dim * columns * element_bytes));
 }
 
+// Packing a side costs about as much as 20 rows of products with it. A pair is matched without when
+// its products are few, by its own sizes alone, so that its bits do not depend on other pairs.
+inline constexpr index_t kShort = 48;
+
+inline bool is_short(index_t N, index_t M) { return N <= kShort && M <= kShort; }
+
 // Starting a thread costs some 20 us; below this many multiply-adds a worker it does not pay.
 inline constexpr double kWorkPerThread = 3e7;
 
