@@ -3,6 +3,8 @@
 import re
 import sys
 import warnings
+from pathlib import Path
+from typing import Any
 
 import bert_score_cli.score as their_score
 import bert_score_cli.visualize as their_show
@@ -28,8 +30,8 @@ FILES = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     monkeypatch.chdir(tmp_path)
@@ -37,10 +39,10 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def both(folder, monkeypatch, capfd):
+def both(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """Run a command of ours and the reference's; what each wrote to standard output."""
 
-    def run(ours, theirs, *argv):
+    def run(ours: Any, theirs: Any, *argv: tuple[str, ...]) -> Any:
         capfd.readouterr()
         assert ours.main(argv) == 0
         mine = capfd.readouterr().out
@@ -53,7 +55,7 @@ def both(folder, monkeypatch, capfd):
     return run
 
 
-def check(mine, expected):
+def check(mine: str, expected: Any) -> None:
     """Every byte is the same, but that a number may end in the next digit.
 
     The sixth decimal is within the noise of the reference: its own output changes there with the
@@ -81,26 +83,28 @@ def check(mine, expected):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_scores_are_printed_as_the_reference_prints_them(both, argv):
+def test_scores_are_printed_as_the_reference_prints_them(both: Any, argv: tuple[str, ...]) -> None:
     mine, expected = both(reference_score, their_score, *MODEL, *argv)
     assert re.match(r".*_version=0\.3\.12\(hug_trans=", expected)
     check(mine, expected)
 
 
-def test_output_is_the_same_byte_by_byte(both):
+def test_output_is_the_same_byte_by_byte(both: Any) -> None:
     mine, expected = both(reference_score, their_score, *MODEL, "-c", "cand", "-r", "cand", "-s")
     assert mine == expected
     assert mine.count("1.000000\t1.000000\t1.000000\n") == 4
 
 
-def test_verbose_prints_what_the_reference_prints(both):
+def test_verbose_prints_what_the_reference_prints(both: Any) -> None:
     mine, expected = both(reference_score, their_score, *MODEL, "-c", "cand", "-r", "ref", "-v")
     times = re.compile(r"\d+\.\d\d (seconds|sentences)")
     check(times.sub(r"# \1", mine), times.sub(r"# \1", expected))
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_show_draws_the_references_picture(both, folder, monkeypatch, rescale):
+def test_show_draws_the_references_picture(
+    both: Any, monkeypatch: pytest.MonkeyPatch, rescale: bool
+) -> None:
     argv = ["-c", "A cat sat on the mat.", "-r", "The cat was on a mat, they say."]
     if rescale:
         argv += ["--rescale_with_baseline", "--baseline_path", "baseline"]
@@ -118,7 +122,7 @@ def test_show_draws_the_references_picture(both, folder, monkeypatch, rescale):
     plt.close("all")
 
 
-def test_show_writes_to_the_references_file(folder):
+def test_show_writes_to_the_references_file(folder: Any) -> None:
     assert reference_show.main([*MODEL, "-c", "a", "-r", "b"]) == 0
     assert (folder / "visualize.png").exists()
 
@@ -138,7 +142,9 @@ def test_show_writes_to_the_references_file(folder):
         (("-c", "a", "-r", "b", "--rescale_with_baseline"), "Need to specify Language"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(folder, capfd, argv, message):
+def test_a_mistake_is_one_line_and_exit_code_2(
+    folder: Any, capfd: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+) -> None:
     (folder / "empty").touch()
     assert reference_score.main([*MODEL, *argv]) == 2
     out, err = capfd.readouterr()
@@ -148,7 +154,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(folder, capfd, argv, message):
 
 
 @pytest.mark.parametrize("module", [reference_score, reference_show])
-def test_wrong_flags_are_usage_errors(module, capfd):
+def test_wrong_flags_are_usage_errors(module: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         module.main(["--nonsense"])
     assert stopped.value.code == 2
@@ -156,7 +162,9 @@ def test_wrong_flags_are_usage_errors(module, capfd):
 
 
 @pytest.mark.parametrize(("module", "theirs"), [("score", their_score), ("show", their_show)])
-def test_the_flags_are_the_references(module, theirs, monkeypatch, capfd):
+def test_the_flags_are_the_references(
+    module: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     ours = {"score": reference_score, "show": reference_show}[module]
     monkeypatch.setenv("COLUMNS", "120")
     flags = []

@@ -1,4 +1,6 @@
-"""The face of bert_score: every name, every signature, and the results of the reference's functions."""
+"""The face of bert_score: every name and signature, and the results of its functions."""
+
+# ruff: noqa: PLC0415 - importing is what is tested
 
 import copy
 import functools
@@ -8,6 +10,9 @@ import subprocess
 import sys
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import bert_score as theirs
 import bert_score.utils as their_utils
@@ -32,24 +37,24 @@ PYTHONS = {"__builtins__", "__cached__", "__file__", "__loader__", "__path__", "
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
+def tokenizer() -> Any:
     return our_utils.get_tokenizer(MODEL)
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> Any:
     return our_utils.get_model(MODEL, 6)
 
 
 @pytest.fixture(scope="module")
-def idf_dict(tokenizer):
+def idf_dict(tokenizer: Any) -> Any:
     return their_utils.get_idf_dict(REFS, tokenizer, nthreads=0)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(ours, theirs), (our_utils, their_utils)], ids=["top", "utils"]
 )
-def test_every_name_is_there(ours, theirs):
+def test_every_name_is_there(ours: Any, theirs: Any) -> None:
     names = set(dir(theirs)) - PYTHONS
     assert names <= set(dir(ours))
     for name in names:
@@ -60,7 +65,7 @@ def test_every_name_is_there(ours, theirs):
         ours.nonsense  # noqa: B018
 
 
-def test_leaked_names_are_the_same_objects():
+def test_leaked_names_are_the_same_objects() -> None:
     for name in ("np", "pd", "plt", "torch", "sys", "AutoTokenizer", "make_axes_locatable"):
         assert getattr(ours, name) is getattr(theirs, name)
     for name in ("AutoModel", "XLMConfig", "Counter", "chain", "tqdm"):
@@ -69,7 +74,7 @@ def test_leaked_names_are_the_same_objects():
     assert our_utils.SCIBERT_URL_DICT == their_utils.SCIBERT_URL_DICT
 
 
-def test_the_tables_are_those_that_resolve_reads():
+def test_the_tables_are_those_that_resolve_reads() -> None:
     assert ours.model2layers is our_utils.model2layers is flashbertscore.models.model2layers
     assert ours.lang2model is our_utils.lang2model is flashbertscore.models.lang2model
 
@@ -83,18 +88,18 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize(("module", "name"), FUNCTIONS, ids=[name for _, name in FUNCTIONS])
-def test_signatures_are_the_references(module, name):
+def test_signatures_are_the_references(module: Any, name: str) -> None:
     check_signature(
         getattr(module, name), getattr(theirs, name, None) or getattr(their_utils, name)
     )
 
 
 @pytest.mark.parametrize("name", ["__init__", "score", "compute_idf", "plot_example"])
-def test_methods_have_the_references_signatures(name):
+def test_methods_have_the_references_signatures(name: str) -> None:
     check_signature(getattr(ours.BERTScorer, name), getattr(theirs.BERTScorer, name))
 
 
-def check_signature(ours, theirs):
+def check_signature(ours: Any, theirs: Any) -> None:
     mine = [p for p in inspect.signature(ours).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     expected = list(inspect.signature(theirs).parameters.values())
     assert [p.name for p in mine] == [p.name for p in expected]
@@ -105,7 +110,7 @@ def check_signature(ours, theirs):
             assert p.default == q.default or (p.default is p.empty and q.default is q.empty)
 
 
-def test_sent_encode_and_process(tokenizer):
+def test_sent_encode_and_process(tokenizer: Any) -> None:
     for text in [*HYPS, "  padded \t", "a [SEP] b", "word " * 600, "naïve — ünïcode 中文"]:
         assert our_utils.sent_encode(tokenizer, text) == their_utils.sent_encode(tokenizer, text)
         assert our_utils.process(text, tokenizer) == their_utils.process(text, tokenizer)
@@ -116,7 +121,7 @@ def test_sent_encode_and_process(tokenizer):
     assert our_utils.process([3, 3, 4]) == {3, 4}
 
 
-def test_sent_encode_obeys_model_max_length(tokenizer):
+def test_sent_encode_obeys_model_max_length(tokenizer: Any) -> None:
     short = copy.copy(tokenizer)
     short.model_max_length = 5
     assert our_utils.sent_encode(short, HYPS[0]) == their_utils.sent_encode(short, HYPS[0])
@@ -133,7 +138,9 @@ def test_sent_encode_obeys_model_max_length(tokenizer):
         ("bert", functools.partial(transformers.AutoTokenizer.from_pretrained, use_fast=False)),
     ],
 )
-def test_sent_encode_takes_the_published_ids_of_any_tokenizer(tiny_model, family, load):
+def test_sent_encode_takes_the_published_ids_of_any_tokenizer(
+    tiny_model: Callable[[str], str], family: str, load: Any
+) -> None:
     path = tiny_model(family)
     given = load(path)
     expected = flashbertscore.encoder.load(path, 1).tokenize([HYPS[0]]).tolist()[0]
@@ -144,7 +151,7 @@ def test_sent_encode_takes_the_published_ids_of_any_tokenizer(tiny_model, family
 
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.float])
-def test_padding(dtype):
+def test_padding(dtype: torch.dtype) -> None:
     rows = [[1, 2, 3], [4], [5, 6]]
     for a, b in zip(
         our_utils.padding(rows, 7, dtype), their_utils.padding(rows, 7, dtype), strict=True
@@ -154,7 +161,7 @@ def test_padding(dtype):
 
 
 @pytest.mark.parametrize("threads", [0, 4])
-def test_get_idf_dict(tokenizer, threads):
+def test_get_idf_dict(tokenizer: Any, threads: int) -> None:
     sentences = [*REFS, REFS[0]]
     expected = their_utils.get_idf_dict(sentences, tokenizer, nthreads=0)
     found = our_utils.get_idf_dict(sentences, tokenizer, nthreads=threads)
@@ -162,7 +169,7 @@ def test_get_idf_dict(tokenizer, threads):
     assert found[123456] == expected[123456]
 
 
-def test_collate_idf(tokenizer, idf_dict):
+def test_collate_idf(tokenizer: Any, idf_dict: Any) -> None:
     before = dict(idf_dict)
     found = our_utils.collate_idf(HYPS, tokenizer, idf_dict, device="cpu")
     assert dict(idf_dict) == before
@@ -175,7 +182,9 @@ def test_collate_idf(tokenizer, idf_dict):
 
 @pytest.mark.parametrize("all_layers", [False, True])
 @pytest.mark.parametrize("batch_size", [-1, 2])
-def test_get_bert_embedding(model, tokenizer, idf_dict, all_layers, batch_size):
+def test_get_bert_embedding(
+    model: Any, tokenizer: Any, idf_dict: Any, all_layers: bool, batch_size: int
+) -> None:
     arguments = (HYPS, model, tokenizer, idf_dict, batch_size, "cpu", all_layers)
     for a, b in zip(
         our_utils.get_bert_embedding(*arguments),
@@ -186,7 +195,7 @@ def test_get_bert_embedding(model, tokenizer, idf_dict, all_layers, batch_size):
 
 
 @pytest.mark.parametrize("num_layers", [0, 2, 6])
-def test_get_model_is_cut_and_ones_own(num_layers):
+def test_get_model_is_cut_and_ones_own(num_layers: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = their_utils.get_model(MODEL, num_layers)
@@ -197,16 +206,16 @@ def test_get_model_is_cut_and_ones_own(num_layers):
         assert torch.equal(value, found.state_dict()[key])
     assert found is not flashbertscore.encoder.load(MODEL, num_layers).model
     assert len(our_utils.get_model(MODEL, num_layers, all_layers=True).encoder.layer) == 6
-    with pytest.raises(AssertionError, match="Invalid num_layers.* between 0 and 6"):
+    with pytest.raises(AssertionError, match=r"Invalid num_layers.* between 0 and 6"):
         our_utils.get_model(MODEL, 7)
 
 
-def test_cache_scibert_names_the_same_weights_on_the_hub():
+def test_cache_scibert_names_the_same_weights_on_the_hub() -> None:
     assert ours.cache_scibert("scibert-scivocab-uncased") == "allenai/scibert_scivocab_uncased"
     assert ours.cache_scibert("roberta-large") == "roberta-large"
 
 
-def padded_batch(generator, lengths, dim=8, layers=None):
+def padded_batch(generator: Any, lengths: Any, dim: Any = 8, layers: Any = None) -> Any:
     shape = (len(lengths), max(lengths), *([] if layers is None else [layers]), dim)
     # A common direction keeps similarities above 0: the reference counts padding as 0, not as
     # nothing, so a negative maximum would depend on the padding.
@@ -217,7 +226,7 @@ def padded_batch(generator, lengths, dim=8, layers=None):
 
 
 @pytest.mark.parametrize("all_layers", [False, True])
-def test_greedy_cos_idf(all_layers, capsys):
+def test_greedy_cos_idf(all_layers: bool, capsys: pytest.CaptureFixture[str]) -> None:
     generator = torch.Generator().manual_seed(0)
     layers = 3 if all_layers else None
     arguments = [
@@ -237,7 +246,7 @@ def test_greedy_cos_idf(all_layers, capsys):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)
 
 
-def test_greedy_cos_idf_takes_no_padding_for_a_token():
+def test_greedy_cos_idf_takes_no_padding_for_a_token() -> None:
     """The reference's padding counts as similarity 0 where every true one is negative."""
     x = torch.tensor([[[1.0, 0.0], [1.0, 0.1], [1.0, 0.2]]])
     y = -torch.cat([x, x], dim=1)
@@ -251,7 +260,14 @@ def test_greedy_cos_idf_takes_no_padding_for_a_token():
 
 @pytest.mark.parametrize("all_layers", [False, True])
 @pytest.mark.parametrize("verbose", [False, True])
-def test_bert_cos_score_idf(model, tokenizer, idf_dict, all_layers, verbose, capsys):
+def test_bert_cos_score_idf(
+    model: Any,
+    tokenizer: Any,
+    idf_dict: Any,
+    all_layers: bool,
+    verbose: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     arguments = (model, REFS, HYPS, tokenizer, defaultdict(lambda: 1.0, idf_dict))
     options = {"verbose": verbose, "batch_size": 2, "device": "cpu", "all_layers": all_layers}
     found = our_utils.bert_cos_score_idf(*arguments, **options)
@@ -262,7 +278,9 @@ def test_bert_cos_score_idf(model, tokenizer, idf_dict, all_layers, verbose, cap
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_bert_cos_score_idf_of_an_empty_text(model, tokenizer, capsys):
+def test_bert_cos_score_idf_of_an_empty_text(
+    model: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = our_utils.bert_cos_score_idf(
         model, [REFS[0], " "], ["", HYPS[0]], tokenizer, defaultdict(lambda: 1.0)
     )
@@ -277,12 +295,12 @@ def test_bert_cos_score_idf_of_an_empty_text(model, tokenizer, capsys):
 @pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("custom", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
-def test_get_hash(idf, rescale, custom, fast):
+def test_get_hash(idf: Any, rescale: bool, custom: bool, fast: bool) -> None:
     arguments = ("roberta-large", 17, idf, rescale, custom, fast)
     assert our_utils.get_hash(*arguments) == their_utils.get_hash(*arguments)
 
 
-def test_a_scorers_hash_is_the_string_but_never_that_of_a_request():
+def test_a_scorers_hash_is_the_string_but_never_that_of_a_request() -> None:
     scorer = ours.BERTScorer(MODEL, num_layers=6)
     request = our_utils.get_hash(MODEL, 6, False, False, False, False)
     text = their_utils.get_hash(MODEL, 6, False, False, False, False)
@@ -298,7 +316,7 @@ def test_a_scorers_hash_is_the_string_but_never_that_of_a_request():
     assert not scorer.hash == request  # noqa: SIM201
 
 
-def test_scores_and_scorer_are_the_librarys(tmp_path):
+def test_scores_and_scorer_are_the_librarys(tmp_path: Path) -> None:
     expected = theirs.score(HYPS, REFS, model_type=MODEL, num_layers=6)
     for found in (
         ours.score(HYPS, REFS, model_type=MODEL, num_layers=6),
@@ -310,7 +328,7 @@ def test_scores_and_scorer_are_the_librarys(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 10_000
 
 
-def test_installing_it_serves_every_way_to_import(monkeypatch):
+def test_installing_it_serves_every_way_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "bert_score"]:
         monkeypatch.delitem(sys.modules, name)
     install_as_bert_score()
@@ -321,7 +339,7 @@ def test_installing_it_serves_every_way_to_import(monkeypatch):
         import bert_score.utils
         from bert_score import BERTScorer, score
         from bert_score.score import plot_example
-        from bert_score.scorer import BERTScorer as from_scorer
+        from bert_score.scorer import BERTScorer as Base
         from bert_score.utils import get_idf_dict
 
         assert bert_score is ours
@@ -329,14 +347,14 @@ def test_installing_it_serves_every_way_to_import(monkeypatch):
         assert score is bert_score.score is flashbertscore.scorer.score
         assert plot_example is flashbertscore.scorer.plot_example
         assert BERTScorer is ours.BERTScorer
-        assert issubclass(BERTScorer, from_scorer)
+        assert issubclass(BERTScorer, Base)
         assert get_idf_dict is our_utils.get_idf_dict
     finally:
         for name in ("bert_score", "bert_score.utils", "bert_score.scorer", "bert_score.score"):
             monkeypatch.setitem(sys.modules, name, None)  # undone with what was taken out above
 
 
-def test_installing_it_over_the_reference_warns(monkeypatch):
+def test_installing_it_over_the_reference_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bert_score", "bert_score.utils", "bert_score.scorer", "bert_score.score"):
         monkeypatch.setitem(sys.modules, name, theirs)
     with pytest.warns(RuntimeWarning, match="bert_score was imported before"):
@@ -344,7 +362,7 @@ def test_installing_it_over_the_reference_warns(monkeypatch):
     assert sys.modules["bert_score"] is ours
 
 
-def test_importing_it_stays_cheap():
+def test_importing_it_stays_cheap() -> None:
     code = (
         "import sys, flashbertscore.compat.bert_score\n"
         "slow = {'transformers', 'matplotlib', 'pandas'} & set(sys.modules)\n"

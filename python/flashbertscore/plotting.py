@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
 _log = logging.getLogger(__name__)
@@ -137,5 +138,5 @@ def _write_values(ax: Any, values: np.ndarray[Any, Any], size: float) -> None:  
             ha="center",
             va="center",
             fontsize=size,
-            color="w" if value >= 0.5 else "k",  # noqa: PLR2004 - white on the dark half
+            color="w" if value >= 0.5 else "k",  # readable on the dark half
         )

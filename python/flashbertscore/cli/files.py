@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STDIN = "-"
 

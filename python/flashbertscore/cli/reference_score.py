@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from flashbertscore import scorer
 from flashbertscore.cli import files, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 PROGRAM = "flash-bert-score"
 
@@ -48,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _score(args: argparse.Namespace) -> None:
     candidates, references = _read(args)
-    (precision, recall, f1), config = scorer.score(
+    found = scorer.score(
         candidates,
         references,
         model_type=args.model,
@@ -62,6 +67,7 @@ def _score(args: argparse.Namespace) -> None:
         baseline_path=args.baseline_path,
         use_fast_tokenizer=args.use_fast_tokenizer,
     )
+    (precision, recall, f1), config = cast("tuple[tuple[Tensor, Tensor, Tensor], str]", found)
     means = [float(x.mean()) for x in (precision, recall, f1)]
     print("{} P: {:.6f} R: {:.6f} F1: {:.6f}".format(config, *means))
     if args.seg_level:

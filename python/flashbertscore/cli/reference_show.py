@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from flashbertscore import scorer
 from flashbertscore.cli import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROGRAM = "flash-bert-score-show"
 

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import sys
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,7 +71,8 @@ def _run(args: argparse.Namespace) -> None:
     # On a terminal the scorer shows its progress bar there, on stderr; the messages that it would
     # print beside it are bert-score's, not ours.
     with contextlib.redirect_stdout(io.StringIO()):
-        scores = scorer.score(candidates, references, verbose=sys.stderr.isatty())
+        found = scorer.score(candidates, references, verbose=sys.stderr.isatty())
+    scores = cast("tuple[Tensor, Tensor, Tensor]", found)
     report = _report(scorer, scores, len(references[0]))
     rows = list(zip(*(x.tolist() for x in scores), strict=True))
     if args.json:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 USAGE_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT
@@ -23,7 +25,7 @@ def run(program: str, command: Callable[[], None]) -> int:
     Ctrl-C and a reader that closes the pipe end it without a word.
     """
 
-    def show_warning(  # noqa: PLR0913, PLR0917 - the signature of warnings.showwarning
+    def show_warning(
         message: Warning | str,
         category: type[Warning],  # noqa: ARG001
         filename: str,  # noqa: ARG001

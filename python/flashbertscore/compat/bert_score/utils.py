@@ -7,13 +7,9 @@ Arguments are never modified.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
 from functools import partial
-from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,10 +17,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from flashbertscore import encoder, functional, idf, loading, matching, models, signature
 from flashbertscore.compat.bert_score import _lazy
-from flashbertscore.models import lang2model, model2layers
 from flashbertscore.tokens import Tokens, tokenize
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 __version__ = signature.REFERENCE_VERSION
+lang2model, model2layers = models.lang2model, models.model2layers
 
 #: Where the reference fetches models called "scibert-..."; here the Hub has them.
 SCIBERT_URL_DICT = {
@@ -37,6 +36,7 @@ _LEAKED = {
     "AutoModel": "transformers:AutoModel",
     "AutoTokenizer": "transformers:AutoTokenizer",
     "BertConfig": "transformers:BertConfig",
+    "Counter": "collections:Counter",
     "GPT2Tokenizer": "transformers:GPT2Tokenizer",
     "Pool": "multiprocessing:Pool",
     "RobertaConfig": "transformers:RobertaConfig",
@@ -44,6 +44,9 @@ _LEAKED = {
     "XLMConfig": "transformers:XLMConfig",
     "XLNetConfig": "transformers:XLNetConfig",
     "chain": "itertools:chain",
+    "defaultdict": "collections:defaultdict",
+    "log": "math:log",
+    "os": "os",
     "tqdm": "tqdm.auto:tqdm",
     "trans_version": "transformers:__version__",
     "version": "packaging.version",
@@ -83,13 +86,13 @@ class RequestHash(str):
         return not self == other
 
 
-def get_hash(  # noqa: PLR0913 - the reference's signature
+def get_hash(
     model: str,
     num_layers: int,
-    idf: bool | Mapping[int, float],  # noqa: FBT001
-    rescale_with_baseline: bool,  # noqa: FBT001
-    use_custom_baseline: bool,  # noqa: FBT001
-    use_fast_tokenizer: bool,  # noqa: FBT001
+    idf: bool | Mapping[int, float],
+    rescale_with_baseline: bool,
+    use_custom_baseline: bool,
+    use_fast_tokenizer: bool,
 ) -> str:
     """Return the configuration as one string."""
     return RequestHash(
@@ -99,7 +102,7 @@ def get_hash(  # noqa: PLR0913 - the reference's signature
     )
 
 
-def get_model(model_type: str, num_layers: int, all_layers: bool | None = None) -> Any:  # noqa: ANN401, FBT001
+def get_model(model_type: str, num_layers: int, all_layers: bool | None = None) -> Any:
     """Return a model of transformers, its layers above `num_layers` dropped unless `all_layers`.
 
     It is the caller's own: not the one that scorers share.
@@ -107,7 +110,7 @@ def get_model(model_type: str, num_layers: int, all_layers: bool | None = None) 
     return loading.load_model(model_type, None if all_layers else num_layers)
 
 
-def get_tokenizer(model_type: str, use_fast: bool = False) -> Any:  # noqa: ANN401, ARG001, FBT001, FBT002
+def get_tokenizer(model_type: str, use_fast: bool = False) -> Any:  # noqa: ARG001
     """Return the tokenizer of a model: always the fast one, the ids being those of the slow."""
     return loading.load_tokenizer(model_type)
 
@@ -120,12 +123,12 @@ def cache_scibert(
     return models.hub_name(model_type)
 
 
-def sent_encode(tokenizer: Any, sent: str) -> list[int]:  # noqa: ANN401
+def sent_encode(tokenizer: Any, sent: str) -> list[int]:
     """Return the ids of a text, cut to the tokenizer's `model_max_length`."""
     return _tokenize([sent], tokenizer).tolist()[0]
 
 
-def process(a: Any, tokenizer: Any = None) -> set[Any]:  # noqa: ANN401
+def process(a: Any, tokenizer: Any = None) -> set[Any]:
     """Return the set of ids of a text; without a tokenizer, of the ids given."""
     return set(a if tokenizer is None else sent_encode(tokenizer, a))
 
@@ -143,7 +146,7 @@ def padding(
 
 def get_idf_dict(
     arr: Sequence[str],
-    tokenizer: Any,  # noqa: ANN401
+    tokenizer: Any,
     nthreads: int = 4,  # noqa: ARG001 - counted in this process, from ids that come in one batch
 ) -> idf.Idf:
     """Return the IDF of each id over the documents `arr`, as a dictionary with a default."""
@@ -153,7 +156,7 @@ def get_idf_dict(
 
 def collate_idf(
     arr: Sequence[str],
-    tokenizer: Any,  # noqa: ANN401
+    tokenizer: Any,
     idf_dict: Mapping[int, float],
     device: str | torch.device | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -162,7 +165,7 @@ def collate_idf(
     All but the weights on `device` (None: the GPU if there is one).
     """
     tokens = _tokenize(arr, tokenizer)
-    weights = idf.weigh(tokens, idf_dict).split(tokens.lengths.tolist())
+    weights = torch.split(idf.weigh(tokens, idf_dict), tokens.lengths.tolist())
     pad = tokenizer.pad_token_id
     padded, lens, mask = padding(tokens.tolist(), 0 if pad is None else pad)
     padded_idf = pad_sequence(list(weights), batch_first=True)
@@ -171,10 +174,10 @@ def collate_idf(
 
 
 def bert_encode(
-    model: Any,  # noqa: ANN401
+    model: Any,
     x: Tensor,
     attention_mask: Tensor,
-    all_layers: bool = False,  # noqa: FBT001, FBT002
+    all_layers: bool = False,
 ) -> Tensor:
     """Return the embeddings [n, m, D] of padded ids [n, m], or [n, m, L, D] with `all_layers`."""
     model.eval()
@@ -186,33 +189,33 @@ def bert_encode(
     return embedding
 
 
-def get_bert_embedding(  # noqa: PLR0913 - the reference's signature
+def get_bert_embedding(
     all_sens: Sequence[str],
-    model: Any,  # noqa: ANN401
-    tokenizer: Any,  # noqa: ANN401
+    model: Any,
+    tokenizer: Any,
     idf_dict: Mapping[int, float],
     batch_size: int = -1,
     device: str | torch.device | None = None,
-    all_layers: bool = False,  # noqa: FBT001, FBT002
+    all_layers: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return padded embeddings (see `bert_encode`), mask [n, m] and weights [n, m] of n texts."""
     ids, weights, _, mask = collate_idf(all_sens, tokenizer, idf_dict, device)
     size = len(all_sens) if batch_size == -1 else batch_size
     parts = [
         bert_encode(model, x, mask_of_x, all_layers)
-        for x, mask_of_x in zip(ids.split(size), mask.split(size), strict=True)
+        for x, mask_of_x in zip(torch.split(ids, size), torch.split(mask, size), strict=True)
     ]
     return torch.cat(parts), mask, weights
 
 
-def greedy_cos_idf(  # noqa: PLR0913 - the reference's signature
+def greedy_cos_idf(
     ref_embedding: Tensor,
     ref_masks: Tensor,
     ref_idf: Tensor,
     hyp_embedding: Tensor,
     hyp_masks: Tensor,
     hyp_idf: Tensor,
-    all_layers: bool = False,  # noqa: FBT001, FBT002
+    all_layers: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return P, R and F of B pairs of padded embeddings: [B] each, or [L, B] with `all_layers`.
 
@@ -263,16 +266,16 @@ def greedy_cos_idf(  # noqa: PLR0913 - the reference's signature
     )
 
 
-def bert_cos_score_idf(  # noqa: PLR0913 - the reference's signature
-    model: Any,  # noqa: ANN401
+def bert_cos_score_idf(
+    model: Any,
     refs: Sequence[str],
     hyps: Sequence[str],
-    tokenizer: Any,  # noqa: ANN401
+    tokenizer: Any,
     idf_dict: Mapping[int, float],
-    verbose: bool = False,  # noqa: FBT001, FBT002
+    verbose: bool = False,
     batch_size: int = 64,
     device: str | torch.device | None = None,  # noqa: ARG001 - the model is where it is
-    all_layers: bool = False,  # noqa: FBT001, FBT002
+    all_layers: bool = False,
 ) -> Tensor:
     """Return raw P, R, F of n pairs of texts, references first: float32 [n, 3] or [L, n, 3]."""
     number = {text: i for i, text in enumerate(dict.fromkeys([*refs, *hyps]))}
@@ -307,7 +310,7 @@ _SPECIAL_TOKENS = 2  # the reference's test for a text without tokens of its own
 _NO_LIMIT = 10**9  # tokenizers without a limit declare 10**30
 
 
-def _tokenize(texts: Sequence[str], tokenizer: Any) -> Tokens:  # noqa: ANN401
+def _tokenize(texts: Sequence[str], tokenizer: Any) -> Tokens:
     limit = tokenizer.model_max_length
     return tokenize(
         texts,
