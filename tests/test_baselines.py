@@ -1,6 +1,7 @@
 """Baselines: every shipped figure against the reference's files, and files of one's own."""
 
 from pathlib import Path
+from typing import Any
 
 import bert_score
 import pandas as pd
@@ -13,7 +14,7 @@ FOLDER = Path(bert_score.__file__).parent / "rescale_baseline"
 FILES = sorted(FOLDER.rglob("*.tsv"))
 
 
-def as_the_reference_reads(path, num_layers=None):
+def as_the_reference_reads(path: Path, num_layers: int | None = None) -> Any:
     table = pd.read_csv(path)
     if num_layers is None:
         return torch.from_numpy(table.to_numpy(copy=True))[:, 1:].unsqueeze(1).float()
@@ -21,7 +22,7 @@ def as_the_reference_reads(path, num_layers=None):
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path) -> Any:
     def write(content: str | bytes) -> Path:
         path = tmp_path / "mine.tsv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -30,7 +31,7 @@ def file(tmp_path):
     return write
 
 
-def test_all_72_tables_are_shipped():
+def test_all_72_tables_are_shipped() -> None:
     names = {
         tuple(path.relative_to(FOLDER).with_suffix("").as_posix().split("/", 1)) for path in FILES
     }
@@ -38,7 +39,7 @@ def test_all_72_tables_are_shipped():
     assert set(baselines._shipped()) == names
 
 
-def test_every_shipped_value_is_the_references():
+def test_every_shipped_value_is_the_references() -> None:
     for path in FILES:
         lang, model = path.relative_to(FOLDER).with_suffix("").as_posix().split("/", 1)
         expected = as_the_reference_reads(path)
@@ -48,7 +49,7 @@ def test_every_shipped_value_is_the_references():
             assert torch.equal(baselines.lookup(lang, model, layer), row)
 
 
-def test_a_published_value():
+def test_a_published_value() -> None:
     row = baselines.lookup("en", "roberta-large", 17)
     assert row.dtype == torch.float32
     assert row.shape == (3,)
@@ -56,11 +57,11 @@ def test_a_published_value():
 
 
 @pytest.mark.parametrize("lang", ["tr", "EN", "", None, "no"])
-def test_no_table_is_none(lang):
+def test_no_table_is_none(lang: str | None) -> None:
     assert baselines.lookup(lang, "roberta-large", 17) is None
 
 
-def test_no_file_is_none_and_the_message_is_the_references(tmp_path):
+def test_no_file_is_none_and_the_message_is_the_references(tmp_path: Path) -> None:
     path = tmp_path / "absent.tsv"
     assert baselines.lookup("en", "m", 0, path=path) is None
     assert baselines.lookup("en", "m", 0, path=tmp_path) is None  # a folder is no file
@@ -68,7 +69,7 @@ def test_no_file_is_none_and_the_message_is_the_references(tmp_path):
     assert baselines.SHIPPED in baselines.missing("tr", "m")
 
 
-def test_a_layer_that_the_table_lacks():
+def test_a_layer_that_the_table_lacks() -> None:
     with pytest.raises(ValueError, match=r"roberta-large on en: no row for layer 25, .* 0 to 24"):
         baselines.lookup("en", "roberta-large", 25)
     with pytest.raises(ValueError, match="no row for layer -1"):
@@ -84,7 +85,7 @@ def test_a_layer_that_the_table_lacks():
     ],
     ids=["plain", "bom-crlf", "blanks"],
 )
-def test_a_file_of_ones_own(file, content):
+def test_a_file_of_ones_own(file: Any, content: str | bytes) -> None:
     path = file(content)
     row = baselines.lookup(None, "any", 1, path=path)
     assert torch.equal(row, torch.tensor([0.4, 0.5, -0.6]))
@@ -93,7 +94,7 @@ def test_a_file_of_ones_own(file, content):
     assert torch.equal(every, torch.tensor([[[0.1, 0.2, 0.3]], [[0.4, 0.5, -0.6]]]))
 
 
-def test_a_row_counts_for_the_layer_it_names(file):
+def test_a_row_counts_for_the_layer_it_names(file: Any) -> None:
     path = file("LAYER,P,R,F\n6,0.1,0.2,0.3\n")
     assert torch.equal(baselines.lookup("en", "m", 6, path=path), torch.tensor([0.1, 0.2, 0.3]))
     with pytest.raises(ValueError, match=r"mine\.tsv: no row for layer 5, it has layer 6"):
@@ -123,6 +124,6 @@ def test_a_row_counts_for_the_layer_it_names(file):
         (b"LAYER,P,R,F\n0,\xff,0,0\n", "mine.tsv: not UTF-8 text"),
     ],
 )
-def test_a_malformed_file_says_where(file, content, message):
+def test_a_malformed_file_says_where(file: Any, content: str | bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         baselines.lookup("en", "m", 0, path=file(content))

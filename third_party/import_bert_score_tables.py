@@ -17,6 +17,7 @@ DATA = Path(__file__).parents[1] / "python" / "flashbertscore" / "data"
 
 
 def write_table(name: str, header: list[str], rows: list[list[str]]) -> None:
+    """Write a tab-separated file with a header."""
     with (DATA / name).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow(header)
@@ -24,13 +25,15 @@ def write_table(name: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 def baseline_rows(folder: Path) -> list[list[str]]:
+    """Return language, model, layer, P, R and F of every row of every file."""
     rows = []
     for path in sorted(folder.rglob("*.tsv")):
         lang, model = path.relative_to(folder).with_suffix("").as_posix().split("/", 1)
         lines = list(csv.reader(path.open(encoding="utf-8")))
         layers = [int(line[0]) for line in lines[1:]]
         if lines[0] != ["LAYER", "P", "R", "F"] or layers != list(range(len(layers))):
-            raise ValueError(f"{path}: not a table of layers 0..L with columns LAYER,P,R,F")
+            msg = f"{path}: not a table of layers 0..L with columns LAYER,P,R,F"
+            raise ValueError(msg)
         rows += [[lang, model, *line] for line in lines[1:]]
     return rows
 

@@ -49,8 +49,8 @@ _HUB_OWNERS = {
     "xlnet",
 }
 
-# Names that the reference fetches as archives; the Hub has the same weights under these names.
-_SCIBERT = {
+#: Names that the reference fetches as archives; the Hub has the same weights under these names.
+SCIBERT = {
     "scibert-scivocab-uncased": "allenai/scibert_scivocab_uncased",
     "scibert-scivocab-cased": "allenai/scibert_scivocab_cased",
     "scibert-basevocab-uncased": "nfliu/scibert_basevocab_uncased",
@@ -63,7 +63,7 @@ _DEPTH_KEYS = ("encoder_layers", "num_hidden_layers", "n_layers", "n_layer", "nu
 
 def hub_name(model_type: str) -> str:
     """Return the name to load `model_type` by: legacy "scibert-*" names become Hub names."""
-    return _SCIBERT.get(model_type, model_type)
+    return SCIBERT.get(model_type, model_type)
 
 
 def resolve(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
     from numpy.typing import ArrayLike
 
 _log = logging.getLogger(__name__)
@@ -120,7 +121,9 @@ def _label(
 
 
 def _add_colorbar(fig: Any, ax: Any, image: Any) -> None:  # noqa: ANN401
-    from mpl_toolkits.axes_grid1 import make_axes_locatable  # noqa: PLC0415
+    from mpl_toolkits.axes_grid1 import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        make_axes_locatable,
+    )
 
     beside = make_axes_locatable(ax).append_axes("right", size="2%", pad=0.2)
     fig.colorbar(image, cax=beside)
@@ -135,5 +138,5 @@ def _write_values(ax: Any, values: np.ndarray[Any, Any], size: float) -> None:  
             ha="center",
             va="center",
             fontsize=size,
-            color="w" if value >= 0.5 else "k",  # noqa: PLR2004 - white on the dark half
+            color="w" if value >= 0.5 else "k",  # readable on the dark half
         )

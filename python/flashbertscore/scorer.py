@@ -231,7 +231,8 @@ class BERTScorer:
             nthreads: not used.
             all_layers: see `score`.
             idf: see `score`; True needs `idf_sents`, or `compute_idf` before the first call.
-            idf_sents: texts to count IDF over.
+            idf_sents: texts to count IDF over; not read where `idf` gives the weights (Hugging Face
+                evaluate passes both).
             device: see `score`.
             lang: see `score`.
             rescale_with_baseline: see `score`; a missing baseline raises ValueError at first use.
@@ -256,8 +257,7 @@ class BERTScorer:
         self._model = self._loaded.model
         self._tokenizer = self._loaded.own_tokenizer()
         self._idf_dict: _Idf | None = idf if isinstance(idf, Mapping) and idf else None
-        if idf_sents is not None:
-            self._idf_dict = None
+        if idf_sents is not None and self._idf_dict is None:
             self.compute_idf(idf_sents)
         self._baseline_vals: torch.Tensor | None = None
         self.use_custom_baseline = baseline_path is not None
