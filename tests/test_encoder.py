@@ -27,7 +27,7 @@ SUPPORTED = sorted(set(FAMILIES) - {"gpt2"})
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_embeddings_are_packed_in_the_order_of_the_texts(
     family: str,
-    all_layers: bool,  # noqa: FBT001
+    all_layers: bool,
     tiny_model: TinyModel,
 ) -> None:
     """Whatever the batches, each text has the embeddings that it has alone."""

@@ -63,7 +63,7 @@ def scorers(minilm: str) -> tuple[BERTScorer, Any]:
 
 @pytest.mark.parametrize("idf", [False, True])
 def test_news(
-    idf: bool,  # noqa: FBT001
+    idf: bool,
     news: tuple[list[str], list[str]],
     scorers: tuple[BERTScorer, Any],
 ) -> None:

@@ -233,7 +233,7 @@ def test_a_dtype_that_is_none() -> None:
 
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_chunks_bound_what_is_held_and_change_nothing(
-    all_layers: bool,  # noqa: FBT001
+    all_layers: bool,
     tiny_model: TinyModel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
