@@ -7,7 +7,7 @@ that fails is a row that says so; the rest is measured all the same.
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import statistics
 import subprocess
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpu_cases import DTYPES, LONG, SHORT, TARGETS, Case
 
 import flashbertscore
 from flashbertscore import functional
+from gpu_cases import DTYPES, LONG, SHORT, TARGETS, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +204,15 @@ def text(row: dict[str, Any]) -> str:
 
 def commit() -> str:
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        [
+            "git",  # noqa: S607
+            "describe",
+            "--always",
+            "--dirty",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip() or "unknown"
 
@@ -223,7 +231,7 @@ def main() -> int:
     copy = copy_bandwidth()
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
-        "date": datetime.datetime.now(tz=datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "torch": torch.__version__,
         "build": flashbertscore.build_info(),

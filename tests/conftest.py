@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 # Nothing in the suite may ask a network for a model.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from backends import BACKENDS, Backend
+from helpers.tiny_models import save_model
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
@@ -27,3 +29,15 @@ def op(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backe
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(20261129)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Return a function: family -> path of a tiny random model with its tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+
+    def path(family: str) -> str:
+        folder = root / family
+        return str(folder if folder.exists() else save_model(family, folder))
+
+    return path

@@ -105,7 +105,7 @@ def main() -> None:
         kernels += found
         problems += complaints
         registers = [int(n) for n in re.findall(r"Used (\d+) registers", report)]
-        print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")
+        print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")  # noqa: T201
     if kernels == 0:
         problems.append("no matching kernel found: has its name changed?")
     print(

@@ -2,6 +2,20 @@
 
 from flashbertscore import functional
 from flashbertscore._version import __version__
+from flashbertscore.compat import install_as_bert_score
+from flashbertscore.encoder import clear_cache
 from flashbertscore.ops import build_info, isa, isas
+from flashbertscore.scorer import BERTScorer, plot_example, score
 
-__all__ = ["__version__", "build_info", "functional", "isa", "isas"]
+__all__ = [
+    "BERTScorer",
+    "__version__",
+    "build_info",
+    "clear_cache",
+    "functional",
+    "install_as_bert_score",
+    "isa",
+    "isas",
+    "plot_example",
+    "score",
+]

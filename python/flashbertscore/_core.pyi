@@ -37,9 +37,8 @@ def isa() -> str: ...
 def isas() -> list[str]: ...
 def cuda_build() -> dict[str, str | list[str]]: ...
 
+# Absent if built without CUDA; `_emulated` has one of the same name.
 class CudaPlan:
-    """Absent if built without CUDA; ``_emulated`` has one of the same name."""
-
     def __init__(
         self,
         candidate: TokenBatch,

@@ -199,9 +199,9 @@ def _match_cpu(
     outputs: Output,
 ) -> None:
     """The CPU kernels."""
-    addresses = (value.data_ptr() for value in outputs)
-    count = outputs[0].shape[0]
-    _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *addresses, torch.get_num_threads())
+    precision, recall, f1 = (value.data_ptr() for value in outputs)
+    count, threads = outputs[0].shape[0], torch.get_num_threads()
+    _core.greedy_match(x, x_rows, y, y_rows, pairs, count, precision, recall, f1, threads)
 
 
 def _match_planned(
@@ -217,7 +217,8 @@ def _match_planned(
     """The CUDA kernels, on the current device and on ``stream`` of it (or their emulation)."""
     plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0])
     workspace = outputs[0].new_empty(plan.workspace_bytes, dtype=torch.uint8)
-    plan.run(*(value.data_ptr() for value in outputs), workspace.data_ptr(), stream)
+    precision, recall, f1 = (value.data_ptr() for value in outputs)
+    plan.run(precision, recall, f1, workspace.data_ptr(), stream)
 
 
 def _match_cuda(device: torch.device) -> Match:
@@ -290,12 +291,12 @@ def _packed(
     return outputs
 
 
-def _bertscore_cuda(candidate: Tensor, *arguments: Tensor | None) -> Output:
+def _bertscore_cuda(candidate: Tensor, *arguments: Any) -> Output:
     with torch.cuda.device(candidate.device):
         return _padded(_match_cuda(candidate.device), candidate, *arguments)
 
 
-def _bertscore_packed_cuda(candidate: Tensor, *arguments: Tensor | None) -> Output:
+def _bertscore_packed_cuda(candidate: Tensor, *arguments: Any) -> Output:
     with torch.cuda.device(candidate.device):
         return _packed(_match_cuda(candidate.device), candidate, *arguments)
 

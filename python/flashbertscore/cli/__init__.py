@@ -1,0 +1,1 @@
+"""The command lines: they alone own the terminal."""

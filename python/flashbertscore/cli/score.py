@@ -1,0 +1,152 @@
+"""`flashbertscore score`: the score of a system, for people, for JSON and for tables."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import sys
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from flashbertscore.cli import files
+from flashbertscore.scorer import BERTScorer
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_NAMES = ("precision", "recall", "f1")
+
+
+def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subparsers returns
+    """Add the subcommand `score` to the command `flashbertscore`."""
+    parser = commands.add_parser(
+        "score",
+        help="score candidates against references",
+        description="Score the lines of a file against the same lines of one or more reference "
+        "files (the best reference counts), or two texts against each other.",
+    )
+    parser.set_defaults(run=_run)
+    add = parser.add_argument_group("texts").add_argument
+    add("-c", "--cand", required=True, metavar="FILE", help="candidates, one a line; - is stdin")
+    add("-r", "--ref", required=True, nargs="+", metavar="FILE", help="references, one a line")
+    add("--text", action="store_true", help="-c and -r are the texts themselves, not files")
+    add = parser.add_argument_group("model").add_argument
+    add("--lang", help="language of the texts, such as en, which settles the default model")
+    add("-m", "--model", help="name on the Hub or folder of the model")
+    add("--revision", help="branch, tag or commit of the model on the Hub")
+    add("-l", "--num-layers", type=int, metavar="K", help="layer of the embeddings")
+    add("--device", type=_device, help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
+    add("--dtype", choices=_DTYPES, default="float32", help="of the model (default: float32)")
+    add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
+    add = parser.add_argument_group("score").add_argument
+    add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
+    add("--rescale-with-baseline", action="store_true", help="rescale the scores")
+    add("--baseline-path", metavar="FILE", help="baselines to rescale with (LAYER,P,R,F)")
+    output = parser.add_argument_group("output")
+    add = output.add_argument
+    add("-s", "--seg-level", action="store_true", help="the scores of each pair too")
+    add = output.add_mutually_exclusive_group().add_argument
+    add("--json", action="store_true", help="print one JSON object")
+    add("--tsv", action="store_true", help="print a table of all pairs; the summary goes to stderr")
+
+
+def _run(args: argparse.Namespace) -> None:
+    candidates, references = _read(args)
+    scorer = BERTScorer(
+        args.model,
+        num_layers=args.num_layers,
+        batch_size=args.batch_size,
+        idf=args.idf,
+        idf_sents=[text for group in references for text in group] if args.idf else None,
+        device=args.device,
+        lang=args.lang,
+        rescale_with_baseline=args.rescale_with_baseline or args.baseline_path is not None,
+        baseline_path=args.baseline_path,
+        dtype=args.dtype,
+        revision=args.revision,
+    )
+    # On a terminal the scorer shows its progress bar there, on stderr; the messages that it would
+    # print beside it are bert-score's, not ours.
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = scorer.score(candidates, references, verbose=sys.stderr.isatty())
+    scores = cast("tuple[Tensor, Tensor, Tensor]", found)
+    report = _report(scorer, scores, len(references[0]))
+    rows = list(zip(*(x.tolist() for x in scores), strict=True))
+    if args.json:
+        if args.seg_level:
+            report["segments"] = [dict(zip(_NAMES, map(_number, row), strict=True)) for row in rows]
+        print(json.dumps(report, indent=2))
+    elif args.tsv:
+        print("pair", *_NAMES, sep="\t")
+        for i, row in enumerate(rows, start=1):
+            print(i, *(f"{x:.6f}" for x in row), sep="\t")
+        print(_summary(report), file=sys.stderr)
+    else:
+        print(_summary(report))
+        if args.seg_level:
+            print(f"\n{'pair':>8}  {'P':>9}  {'R':>9}  {'F1':>9}")
+            for i, row in enumerate(rows, start=1):
+                print(f"{i:8d}", *(f"{x:9.6f}" for x in row), sep="  ")
+
+
+def _device(name: str) -> str:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        msg = f"{name!r} is no device of torch"
+        raise argparse.ArgumentTypeError(msg) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        msg = f"{name!r} asked for, but torch sees no GPU here"
+        raise argparse.ArgumentTypeError(msg)
+    return name
+
+
+def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
+    if args.text:
+        return [args.cand], [args.ref]
+    try:
+        return files.read_parallel(args.cand, args.ref)
+    except FileNotFoundError as error:
+        msg = f"{error.filename}: no such file (to score the argument itself, add --text)"
+        raise ValueError(msg) from None
+
+
+def _report(scorer: BERTScorer, scores: tuple[Tensor, ...], references: int) -> dict[str, Any]:
+    """Everything that one states beside a score, as JSON has it."""
+    return {
+        **{name: _number(float(x.mean())) for name, x in zip(_NAMES, scores, strict=True)},
+        "pairs": len(scores[0]),
+        "references": references,
+        "model": scorer.model_type,
+        "num_layers": scorer.num_layers,
+        "idf": bool(scorer.idf),
+        "rescaled": scorer.rescale_with_baseline,
+        "hash": scorer.hash,
+        "signature": scorer.signature,
+    }
+
+
+def _summary(report: dict[str, Any]) -> str:
+    def shown(x: float | None) -> str:
+        return "nan" if x is None else f"{x:.6f}"
+
+    several = f", best of {report['references']} references" if report["references"] > 1 else ""
+    how = ["rescaled with baseline"] * report["rescaled"] + ["IDF weights"] * report["idf"]
+    lines = {
+        "F1": shown(report["f1"]),
+        "Precision": shown(report["precision"]),
+        "Recall": shown(report["recall"]),
+        "Pairs": f"{report['pairs']}{several}",
+        "Model": f"{report['model']}, layer {report['num_layers']}",
+        "Scores": ", ".join(how) or "raw, no IDF",
+        "Signature": report["signature"],
+    }
+    return "\n".join(f"{name:<11}{value}" for name, value in lines.items())
+
+
+def _number(x: float) -> float | None:
+    """Return a float32 as the shortest float that says it; None, which JSON has, for NaN."""
+    return None if math.isnan(x) else float(f"{x:.9g}")

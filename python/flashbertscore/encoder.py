@@ -1,0 +1,263 @@
+"""Token ids to embeddings, with models that are loaded once a process."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flashbertscore import architectures
+from flashbertscore.loading import load_model, load_tokenizer, wants_prefix_space
+from flashbertscore.tokens import Tokens, tokenize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "CACHE_SIZE",
+    "TOKEN_BUDGET",
+    "Encoder",
+    "batches",
+    "clear_cache",
+    "evict",
+    "load",
+    "load_model",
+    "load_tokenizer",
+    "wants_prefix_space",
+]
+
+# Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
+# activations stay in the caches of a CPU.
+TOKEN_BUDGET = 4096
+
+# Models kept loaded. More would only serve a caller who walks through many models, and would hold
+# on to the memory of each.
+CACHE_SIZE = 4
+
+# Tokenizers without a limit declare int(1e30).
+_NO_LIMIT = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model cut at a layer, and its tokenizer.
+
+    Attributes:
+        name: what it was loaded by.
+        tokenizer: of transformers, the fast one wherever the family has one.
+        model: of transformers, in eval mode.
+        prefix_space: whether the ids of the family have a space before the first word.
+        all_layers: whether `encode` returns every hidden state.
+        revision: commit of the Hub that the files are from; None for a folder.
+    """
+
+    name: str
+    tokenizer: Any
+    model: Any
+    prefix_space: bool
+    all_layers: bool
+    revision: str | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def max_length(self) -> int | None:
+        """Ids a text may have: what the tokenizer declares, at most what the model can take."""
+        declared = self.tokenizer.model_max_length
+        limits = [declared if declared < _NO_LIMIT else None, self.position_limit]
+        return min((int(limit) for limit in limits if limit is not None), default=None)
+
+    @property
+    def position_limit(self) -> int | None:
+        """Tokens that the model's table of positions can tell apart, None if it has none."""
+        return architectures.position_limit(self.model)
+
+    @property
+    def depth(self) -> int:
+        """How many hidden states there are with all layers: layers + 1."""
+        every = replace(self, all_layers=True)
+        return len(every.encode(every.tokenize(["a"])))
+
+    def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:
+        """Return an encoder of these parts."""
+        return replace(
+            self,
+            model=model,
+            tokenizer=tokenizer,
+            prefix_space=wants_prefix_space(tokenizer),
+            all_layers=all_layers,
+        )
+
+    def own_tokenizer(self) -> Any:
+        """Return a copy of the tokenizer whose settings others do not see."""
+        return copy.copy(self.tokenizer)
+
+    def of_last_layer(self) -> Encoder:
+        """Return the encoder for the last layer that the model has."""
+        return replace(self, all_layers=False)
+
+    def own_positions(self, ids: list[int]) -> slice:
+        """Where the text's own tokens are, without the special ones before and after them."""
+        special = set(self.tokenizer.all_special_ids)
+        own = [i for i, token in enumerate(ids) if token not in special]
+        return slice(own[0], own[-1] + 1) if own else slice(0, 0)
+
+    def tokenize(self, texts: list[str]) -> Tokens:
+        """Return the ids of `texts` (see `flashbertscore.tokens.tokenize`)."""
+        return tokenize(
+            texts, self.tokenizer, prefix_space=self.prefix_space, max_length=self.max_length
+        )
+
+    def encode(
+        self,
+        tokens: Tokens,
+        *,
+        batch_size: int = 64,
+        token_budget: int = TOKEN_BUDGET,
+        progress: Callable[[int], object] | None = None,
+    ) -> torch.Tensor:
+        """Return the embedding of every token, packed as `tokens` packs the ids.
+
+        Texts go through the model sorted by length, so that little of a batch is padding.
+
+        Args:
+            tokens: ids of n texts.
+            batch_size: most texts of a batch.
+            token_budget: most tokens of a batch, padding included; one text may have more.
+            progress: called with the number of texts of each batch that is done.
+
+        Returns:
+            [T, D], or [L, T, D] with `all_layers` (L = layers + 1, the first the embedding layer);
+            of the model's dtype, on its device. [0, 0] where there is no token at all.
+        """
+        packed = torch.empty(0, 0, device=self.device)
+        if self.all_layers:
+            packed = packed.unsqueeze(0)
+        for texts in batches(tokens.lengths, batch_size, token_budget):
+            hidden = self._forward(tokens, texts)
+            if packed.shape[-1] == 0:
+                packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
+            packed[..., tokens.rows(texts).to(hidden.device), :] = hidden
+            if progress is not None:
+                progress(len(texts))
+        return packed
+
+    def _forward(self, tokens: Tokens, texts: torch.Tensor) -> torch.Tensor:
+        """Return [t, D] or [L, t, D], the t tokens of `texts` one text after another."""
+        lengths = tokens.lengths[texts]
+        real = torch.arange(int(lengths.max())) < lengths[:, None]  # [texts, longest]
+        pad = self.tokenizer.pad_token_id
+        # A tokenizer without a padding id: any id will do, the mask hides it.
+        ids = torch.full(real.shape, 0 if pad is None else pad)
+        ids[real] = tokens.ids[tokens.rows(texts)]
+        # Always a mask: families differ in what they make of none, and those that attend through
+        # torch drop one that is all ones themselves.
+        mask = real.to(self.device, torch.int64)
+        with torch.inference_mode():
+            out = self.model(
+                ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
+            )
+            real = real.to(self.device)
+            if not self.all_layers:
+                hidden: torch.Tensor = out[0][real]
+                return hidden
+            return torch.stack([state[real] for state in out.hidden_states])
+
+
+def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterator[torch.Tensor]:
+    """Split texts into batches of similar length, longest first; int64 [k] each.
+
+    Texts without a token are in no batch.
+
+    Raises:
+        ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        msg = f"batch_size: expected at least 1, got {batch_size}"
+        raise ValueError(msg)
+    order = lengths.argsort(descending=True, stable=True)
+    order = order[lengths[order] > 0]
+    start = 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        size = max(1, min(batch_size, token_budget // longest))
+        yield order[start : start + size]
+        start += size
+
+
+_Key = tuple[str, int | None, str, torch.dtype, str | None]
+_cache: OrderedDict[_Key, Encoder] = OrderedDict()
+_lock = threading.RLock()
+
+
+def load(
+    model_type: str,
+    num_layers: int,
+    *,
+    all_layers: bool = False,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+) -> Encoder:
+    """Return the encoder for a model and layer, loading it at the first call.
+
+    A process keeps the models it used last; `clear_cache` frees them. Safe to call from several
+    threads: a model is loaded once.
+
+    Weights come from safetensors where the model has them, else from a file that torch reads
+    without running code in it; code that comes with a model is never run. They are float32 whatever
+    the checkpoint holds, as under transformers 4, with which the published scores were made
+    (transformers 5 would compute a half-precision checkpoint in half precision).
+
+    Args:
+        model_type: name on the Hub or path of a folder.
+        num_layers: layers to keep; not read when `all_layers` is set.
+        all_layers: let `Encoder.encode` return every hidden state.
+        device: where the model goes.
+        dtype: of weights and embeddings.
+        revision: branch, tag or commit of the Hub; None takes the newest.
+
+    Raises:
+        AssertionError: the model has not that many layers.
+        OSError: there is no such model, or it cannot be reached.
+        ValueError: the architecture is not supported.
+    """
+    depth = None if all_layers else num_layers
+    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
+    with _lock:
+        if key not in _cache:
+            tokenizer = load_tokenizer(model_type, revision)
+            model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
+            _cache[key] = Encoder(
+                name=model_type,
+                tokenizer=tokenizer,
+                model=model,
+                prefix_space=wants_prefix_space(tokenizer),
+                all_layers=all_layers,
+                revision=getattr(model.config, "_commit_hash", None),
+            )
+            while len(_cache) > CACHE_SIZE:
+                _cache.popitem(last=False)
+        _cache.move_to_end(key)
+        return _cache[key]
+
+
+def clear_cache() -> None:
+    """Forget the loaded models; one that a scorer still uses is freed with the scorer."""
+    with _lock:
+        _cache.clear()
+
+
+def evict(encoder: Encoder) -> None:
+    """Forget one loaded model."""
+    with _lock:
+        for key in [key for key, kept in _cache.items() if kept.model is encoder.model]:
+            del _cache[key]

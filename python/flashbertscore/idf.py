@@ -1,0 +1,90 @@
+"""Inverse document frequencies (IDF), counted from ids that are there already."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flashbertscore.tokens import Tokens
+
+
+class Idf(defaultdict[int, float]):
+    """Token id -> weight log((N + 1) / (df + 1)); an id in no document has log(N + 1).
+
+    Reads like the dictionary of the reference's `get_idf_dict`, but looking an id up adds nothing,
+    and it can be pickled.
+    """
+
+    def __missing__(self, token: int) -> float:
+        """Return the weight of an id that no document has."""
+        return float(self.default_factory())  # type: ignore[misc]  # always set, see count
+
+
+def count(tokens: Tokens, documents: torch.Tensor) -> Idf:
+    """Return the IDF over a collection of documents (the reference's `get_idf_dict`).
+
+    Args:
+        tokens: ids of the distinct texts.
+        documents: int64 [N], the text of each document. A text that stands there twice counts as
+            two documents, as in the reference.
+    """
+    total = len(documents)
+    copies = torch.bincount(documents, minlength=len(tokens))
+    text = torch.repeat_interleave(tokens.lengths)
+    width = int(tokens.ids.max()) + 1 if len(tokens.ids) else 1
+    once = torch.unique(text * width + tokens.ids)  # each id counts once a document
+    frequency = torch.zeros(width, dtype=torch.int64)
+    frequency.index_add_(0, once % width, copies[once // width])
+    found = frequency.nonzero().squeeze(1)
+    weights = {
+        token: math.log((total + 1) / (df + 1))
+        for token, df in zip(found.tolist(), frequency[found].tolist(), strict=True)
+    }
+    return Idf(partial(float, math.log(total + 1)), weights)
+
+
+def weigh(tokens: Tokens, idf: Mapping[int, float]) -> torch.Tensor:
+    """Return the weight of every token, float32 [T], from a dictionary id -> weight.
+
+    A `defaultdict` gives its default for an id that it lacks, and is not added to.
+
+    Raises:
+        KeyError: a plain dictionary lacks an id (those of the special tokens are needed too).
+    """
+    distinct, which = torch.unique(tokens.ids, return_inverse=True)
+    table = [_look_up(idf, token) for token in distinct.tolist()]
+    return torch.tensor(table, dtype=torch.float32)[which]
+
+
+def uniform(tokens: Tokens, special: tuple[int | None, ...]) -> torch.Tensor:
+    """Return weights without IDF, float32 [T]: 1, and 0 for the ids in `special`.
+
+    By id, as in the reference: a "[SEP]" that stands in the text weighs 0 too.
+    """
+    weights = torch.ones(len(tokens.ids), dtype=torch.float32)
+    for token in special:
+        if token is not None:
+            weights[tokens.ids == token] = 0.0
+    return weights
+
+
+def _look_up(idf: Mapping[int, float], token: int) -> float:
+    if token in idf:
+        return idf[token]
+    if isinstance(idf, defaultdict) and idf.default_factory is not None:
+        return float(idf.default_factory())
+    try:
+        return idf[token]  # a mapping with a __missing__ of its own
+    except KeyError:
+        msg = (
+            f"idf: no weight for token id {token}; a plain dict needs one for every id that "
+            "occurs, special tokens included. Pass a defaultdict to give the others a default."
+        )
+        raise KeyError(msg) from None
