@@ -291,12 +291,12 @@ def _packed(
     return outputs
 
 
-def _bertscore_cuda(candidate: Tensor, *arguments: Any) -> Output:
+def _bertscore_cuda(candidate: Tensor, *arguments: Any) -> Output:  # noqa: ANN401
     with torch.cuda.device(candidate.device):
         return _padded(_match_cuda(candidate.device), candidate, *arguments)
 
 
-def _bertscore_packed_cuda(candidate: Tensor, *arguments: Any) -> Output:
+def _bertscore_packed_cuda(candidate: Tensor, *arguments: Any) -> Output:  # noqa: ANN401
     with torch.cuda.device(candidate.device):
         return _packed(_match_cuda(candidate.device), candidate, *arguments)
 
