@@ -203,17 +203,8 @@ def text(row: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    done = subprocess.run(
-        [
-            "git",  # noqa: S607
-            "describe",
-            "--always",
-            "--dirty",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 

@@ -2,9 +2,9 @@
 # One command for a machine with a GPU and no network: build, test, measure, sanitize.
 #
 # Needs nvcc, a C++20 compiler, and Python with torch, pybind11, scikit-build-core, ninja and
-# pytest. Writes logs and the benchmark's JSON to RESULTS_DIR (build/gpu/results by default). A
-# stage that fails does not keep the next from running; the exit status tells in the end. STAGES
-# chooses among them: "build kernels pytest benchmark sanitize".
+# pytest. Writes gpu.log and gpu.json to RESULTS_DIR (build/gpu/results by default). A stage that
+# fails does not keep the next from running; the exit status tells in the end. STAGES chooses among
+# them: "build kernels pytest benchmark sanitize".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,8 @@ PYTHON=${PYTHON:-python3}
 RESULTS_DIR=$(mkdir -p "${RESULTS_DIR:-build/gpu/results}" && cd "${RESULTS_DIR:-build/gpu/results}" && pwd)
 STAGES=${STAGES:-build kernels pytest benchmark sanitize}
 SITE=$PWD/build/gpu/site
+LOGS=$PWD/build/gpu/logs
+mkdir -p "$LOGS"
 export PYTHONPATH=$SITE PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 failed=()
 
@@ -20,9 +22,10 @@ stage() {
     local name=$1 seconds=$2 lines=$3 status=0
     shift 3
     local begin=$SECONDS
-    timeout --kill-after=10 "$seconds" "$@" > "$RESULTS_DIR/$name.log" 2>&1 || status=$?
+    timeout --kill-after=10 "$seconds" "$@" > "$LOGS/$name.log" 2>&1 || status=$?
+    { echo "==== $name"; cat "$LOGS/$name.log"; } >> "$RESULTS_DIR/gpu.log"
     echo "== $name: $([ $status = 0 ] && echo ok || echo "FAILED ($status)") in $((SECONDS - begin)) s"
-    tail -n "$lines" "$RESULTS_DIR/$name.log" | cut -c1-240
+    tail -n "$lines" "$LOGS/$name.log" | cut -c1-240
     [ $status = 0 ] || failed+=("$name")
     return $status
 }
@@ -38,11 +41,11 @@ if wanted build; then
     export FLASHBERTSCORE_CUDA=ON FLASHBERTSCORE_CUDA_ARCHITECTURES=$architecture-real
     # Both at once: each alone leaves most processors idle.
     make -j"$(nproc)" build/gpu/kernel_test GPU_ARCHITECTURE="sm_$architecture" \
-        > "$RESULTS_DIR/build-kernels.log" 2>&1 &
+        > "$LOGS/build-kernels.log" 2>&1 &
     kernels=$!
     stage build 240 2 "$PYTHON" -m pip install --no-build-isolation --no-deps --no-index -q \
         --upgrade --target "$SITE" .
-    wait $kernels || { failed+=(build-kernels); tail -n 5 "$RESULTS_DIR/build-kernels.log"; }
+    wait $kernels || { failed+=(build-kernels); tail -n 5 "$LOGS/build-kernels.log"; }
     "$PYTHON" -c 'import flashbertscore as f; print(f.build_info())'
 fi
 if wanted kernels; then stage kernels 120 14 build/gpu/kernel_test; fi
@@ -64,5 +67,5 @@ if wanted sanitize; then
     done
 fi
 
-echo "== ${#failed[@]} stages failed: ${failed[*]:-none}; logs in $RESULTS_DIR; $SECONDS s"
+echo "== ${#failed[@]} stages failed: ${failed[*]:-none}; all output in $RESULTS_DIR/gpu.log; $SECONDS s"
 [ ${#failed[@]} = 0 ]

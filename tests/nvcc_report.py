@@ -108,10 +108,8 @@ def main() -> None:
         print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")  # noqa: T201
     if kernels == 0:
         problems.append("no matching kernel found: has its name changed?")
-    print(
-        "\n".join(problems)
-        or f"{kernels} matching kernels: no spills, no local memory, HMMA in all"
-    )
+    fine = f"{kernels} matching kernels: no spills, no local memory, HMMA in all"
+    sys.stdout.write(("\n".join(problems) or fine) + "\n")
     sys.exit(bool(problems))
 
 
