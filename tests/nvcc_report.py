@@ -2,7 +2,8 @@
 
 Fails on a register spill, a stack frame, a ptxas warning of the C75xx kind (an instruction that was
 not used as meant), local memory in a kernel's machine code, or a matching kernel without tensor
-core instructions. Needs nvcc; takes cuobjdump from PATH, beside nvcc, or from the triton wheel.
+core instructions. Needs nvcc; takes cuobjdump and the nvdisasm that it calls from PATH, from beside
+nvcc, or from the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
     python tests/nvcc_report.py BUILD_FOLDER
 """
@@ -15,42 +16,34 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
+import sysconfig
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DISASSEMBLER = "13.2.78"
 TARGETS = ("sm_80", "sm_90")
 FLAGS = ("-std=c++20", "-O3", "-Xptxas", "-v", "-Werror", "all-warnings")
 
 
-def disassembler(folder: Path) -> list[str]:
-    """Command that prints the machine code of an object, fetched with pip if there is none.
-
-    The CUDA toolkit has cuobjdump and the nvdisasm that it calls; machines with nvcc alone do not.
-    """
-    if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
-        return ["cuobjdump", "-sass"]
-    tools = folder / "tools"
-    if not (tools / "nvdisasm").exists():
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
-        packages = [f"nvidia-cuda-{tool}=={DISASSEMBLER}" for tool in ("cuobjdump", "nvdisasm")]
-        subprocess.run([*pip, "-d", str(tools), *packages], check=True)
-        for wheel in tools.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                for name in archive.namelist():
-                    if name.endswith(("bin/cuobjdump", "bin/nvdisasm")):
-                        tool = tools / Path(name).name
-                        tool.write_bytes(archive.read(name))
-                        tool.chmod(0o755)
-    os.environ["PATH"] += os.pathsep + str(tools.resolve())
-    return ["cuobjdump", "-sass"]
+def require(tool: str) -> str:
+    """Path of a tool on PATH, of the CUDA toolkit around nvcc, or of the environment's packages."""
+    nvcc = shutil.which("nvcc")
+    beside = [Path(nvcc).resolve().parent] if nvcc else []
+    packages = Path(sysconfig.get_path("purelib"), "nvidia").glob("*/bin")
+    path = os.pathsep.join([os.environ["PATH"], *map(str, [*beside, *packages])])
+    if found := shutil.which(tool, path=path):
+        return found
+    hints = {
+        "nvcc": "install a CUDA toolkit 12.8 or newer and put its bin folder on PATH",
+        "cuobjdump": "run `make venv`, or put a CUDA toolkit that has it on PATH",
+        "nvdisasm": "run `make venv`, or put a CUDA toolkit that has it on PATH",
+    }
+    sys.exit(f"nvcc_report: {tool} not found: {hints[tool]}")
 
 
 def compile_one(source: Path, target: str, folder: Path) -> tuple[Path, str]:
     """The object, and what nvcc printed."""
     out = folder / f"{source.stem}.{target}.o"
-    command = ["nvcc", *FLAGS, f"-arch={target}", f"-I{REPOSITORY / 'csrc'}", "-c", str(source)]
+    command = [require("nvcc"), *FLAGS, f"-arch={target}", f"-I{REPOSITORY / 'csrc'}", "-c", str(source)]
     done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -90,7 +83,9 @@ def check_code(code: str, where: str) -> tuple[int, list[str]]:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    disassemble = disassembler(folder)
+    require("nvcc")
+    disassemble = [require("cuobjdump"), "-sass"]
+    os.environ["PATH"] += os.pathsep + str(Path(require("nvdisasm")).parent)
     sources = sorted((REPOSITORY / "csrc/cuda").glob("*.cu"))
     jobs = [(source, target) for target in TARGETS for source in sources]
     problems: list[str] = []

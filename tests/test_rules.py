@@ -92,6 +92,13 @@ def test_vectors_of_extreme_scale(op: Backend) -> None:
     x, y = torch.randn(1, 6, 8), torch.randn(1, 7, 8)
     scales = torch.tensor([1e-38, 1e-30, 1.0, 1e19, 1e30, 1e37])[None, :, None]
     assert_matches_oracle(op.bertscore(x * scales, y), oracle.bertscore(x, y), torch.float32)
+    # bfloat16, of one document and of one that is long enough for other kernels; both sides extreme.
+    for n in (6, 600):
+        a, b = torch.randn(1, n, 8).bfloat16(), torch.randn(1, n + 1, 8).bfloat16()
+        exponents = torch.tensor([-120.0, -80.0, 0.0, 64.0, 120.0])
+        p, q = 2.0 ** exponents[torch.arange(n) % 5], 2.0 ** exponents[torch.arange(n + 1) // 2 % 5]
+        far = op.bertscore(a * p[None, :, None].bfloat16(), b * q[None, :, None].bfloat16())
+        assert_matches_oracle(far, oracle.bertscore(a, b), torch.bfloat16)
     x, y = x.double(), y.double()
     scales = torch.tensor([1e-300, 1e-200, 1.0, 1e100, 1e200, 1e307], dtype=torch.float64)
     scaled = x * scales[None, :, None]

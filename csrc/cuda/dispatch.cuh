@@ -48,7 +48,8 @@ template <class E>
 void launch_norms(const Side& side, int dim, index_t rows, bool padded, bool aligned,
                   const Device& device, Stream stream) {
     launch<norms<E>>(device, (rows + 31) / 32, NORMS_THREADS, 0, stream, side, dim, rows, padded,
-                     aligned, static_cast<float*>(const_cast<void*>(side.scales)));
+                     aligned, static_cast<float*>(const_cast<void*>(side.scales)),
+                     const_cast<int*>(side.shifted));
 }
 
 // Defined in kernels_*.cu, one file an element type, so that they compile in parallel.

@@ -102,7 +102,11 @@ template <bool SCALED, class Real>
 __device__ __forceinline__ Real row_scale(const Side& side, index_t first, int i, int rows) {
     if (i >= rows || is_masked(side, first + i)) return static_cast<Real>(NAN);
     const Real scale = static_cast<const Real*>(side.scales)[first + i];
-    return SCALED && !is_poison(scale) ? Real(1) : scale;
+    if constexpr (SCALED) {
+        return is_poison(scale) ? scale : Real(1);
+    } else {
+        return without_shift(scale);
+    }
 }
 
 // Scores of pairs whose maxima are in problem.keys, one block a pair. Of tokens that were SCALED

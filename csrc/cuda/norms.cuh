@@ -7,11 +7,12 @@ namespace flashbertscore::cuda {
 
 constexpr int NORMS_THREADS = 256;
 
-// Sum of squares in the order that short_pairs takes it from shared memory: lane c of 8 holds the
-// elements of chunk c of every slice. So both kernels give the same bits.
+// Sum of squares, times `factor` squared, in the order that short_pairs takes it from shared
+// memory: lane c of 8 holds the elements of chunk c of every slice. So both kernels give the same
+// bits.
 template <class E, class Real>
 __device__ __forceinline__ Real row_squares(const typename E::Storage* row, int dim, int chunk,
-                                            bool aligned) {
+                                            bool aligned, Real factor = 1) {
     constexpr int PER_CHUNK = CHUNK_ELEMENTS<E>;
     Real squares = 0;
     for (int k = chunk * PER_CHUNK; k < dim; k += SLICE_ELEMENTS<E>) {
@@ -26,7 +27,7 @@ __device__ __forceinline__ Real row_squares(const typename E::Storage* row, int 
         }
 #pragma unroll
         for (int e = 0; e < PER_CHUNK; ++e) {
-            const Real value = E::to_float(values[e]);
+            const Real value = E::to_float(values[e]) * factor;
             squares = fma(value, value, squares);
         }
     }
@@ -38,10 +39,12 @@ __device__ __forceinline__ Real row_squares(const typename E::Storage* row, int 
 // norm, negative if the token must first be multiplied by TINY_FACTOR for that to be a float.
 constexpr float TINY_NORM = 0x1p-100f;
 constexpr float TINY_FACTOR = 0x1p100f;
+// For wide types the scale holds the token's shift, and `shifted` becomes 1 if there is any.
 
 template <class E>
 __global__ void __launch_bounds__(NORMS_THREADS)
-    norms(Side side, int dim, index_t rows, bool padded, bool aligned, float* scales) {
+    norms(Side side, int dim, index_t rows, bool padded, bool aligned, float* scales,
+          int* shifted) {
     const int chunk = ptx::thread_index() % SLICE_CHUNKS;
     constexpr int ROWS = NORMS_THREADS / SLICE_CHUNKS;
     for (index_t base = ptx::block_index() * ROWS; base < rows; base += ptx::grid_size() * ROWS) {
@@ -59,7 +62,19 @@ __global__ void __launch_bounds__(NORMS_THREADS)
             scale = static_cast<float>(inverse_norm<double>(squares, numerator));
             if (tiny) scale = -scale;
         } else {
-            scale = inverse_norm<float>(row_squares<E, float>(data, dim, chunk, aligned), 1.0f);
+            float squares = row_squares<E, float>(data, dim, chunk, aligned);
+            int shift = E::wide ? shift_of_squares(squares) : 0;
+            int any = shift != 0; // of the warp: its lanes stay together
+            if constexpr (E::wide) {
+                for (int mask = 1; mask < 32; mask *= 2) any |= ptx::shuffle_xor(any, mask);
+            }
+            if (any != 0) {
+                const float factor = shift_factor(shift);
+                squares = row_squares<E, float>(data, dim, chunk, aligned, factor);
+                if (squares == 0 || !(squares < INFINITY)) shift = 0;
+                if (shift != 0 && chunk == 0) ptx::atomic_max(shifted, 1);
+            }
+            scale = with_shift(inverse_norm<float>(squares, 1.0f), shift);
         }
         if (chunk == 0 && mine < rows) scales[mine] = scale;
     }

@@ -17,6 +17,7 @@ constexpr float SPLIT_UNSCALE = 0x1p-30f;
 struct Bfloat16 {
     using Storage = std::uint16_t;
     static constexpr bool split = false;
+    static constexpr bool wide = true; // squares and products can leave the range of float
     static __device__ __forceinline__ float to_float(std::uint16_t bits) {
         return ptx::int_as_float(static_cast<int>(static_cast<std::uint32_t>(bits) << 16));
     }
@@ -29,6 +30,7 @@ struct Bfloat16 {
 struct Float16 {
     using Storage = std::uint16_t;
     static constexpr bool split = false;
+    static constexpr bool wide = false;
     static __device__ __forceinline__ float to_float(std::uint16_t bits) {
         return ptx::fp16_to_float(bits);
     }
@@ -42,6 +44,7 @@ struct Float16 {
 struct Float32 {
     using Storage = float;
     static constexpr bool split = true;
+    static constexpr bool wide = false; // multiplied as unit vectors
     static __device__ __forceinline__ float to_float(float value) { return value; }
     static __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4],
                                                     std::uint32_t b0, std::uint32_t b1) {
@@ -71,6 +74,30 @@ template <class Real>
 __device__ __forceinline__ Real inverse_norm(Real squares, Real numerator) {
     if (!(squares < static_cast<Real>(INFINITY))) return static_cast<Real>(INFINITY);
     return squares == 0 ? Real(0) : numerator / sqrt(squares);
+}
+
+// A direction is a direction: tokens of a `wide` type with a norm beyond 2^+-40 are multiplied as
+// if they were shorter or longer by 2^88, which is exact. All norms then lie within 2^+-53,
+// products of two within 2^+-106. A shift is -1, 0 or 1: the power of 2^88.
+constexpr float SHIFT = 0x1p88f;
+__device__ __forceinline__ int shift_of_squares(float squares) {
+    if (!(squares < 0x1p80f)) return -1; // also overflow; NaN and Inf stay what they are
+    return squares < 0x1p-80f ? 1 : 0;   // also underflow; zero stays zero
+}
+__device__ __forceinline__ float shift_factor(int shift) {
+    return shift == 0 ? 1.0f : shift > 0 ? SHIFT : 1.0f / SHIFT;
+}
+// A scale with the shift of the token that it is for: negative if there is one, far above or
+// below 1.
+constexpr float SHIFT_MARK = 0x1p60f;
+__device__ __forceinline__ float with_shift(float scale, int shift) {
+    return shift == 0 ? scale : -scale * (shift > 0 ? SHIFT_MARK : 1.0f / SHIFT_MARK);
+}
+__device__ __forceinline__ int shift_in(float scale) {
+    return scale < 0 ? (scale < -1.0f ? 1 : -1) : 0;
+}
+__device__ __forceinline__ float without_shift(float scale) {
+    return scale < 0 ? -scale * (scale < -1.0f ? 1.0f / SHIFT_MARK : SHIFT_MARK) : scale;
 }
 
 // Integers in the order of the numbers, so that integer atomics find the maximum.

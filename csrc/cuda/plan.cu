@@ -125,6 +125,7 @@ void Plan::lay_out() {
     std::size_t end = 0;
     x_scales_ = take(end, scales_ ? x_.rows() * real : 0);
     y_scales_ = take(end, scales_ ? y_.rows() * real : 0);
+    shifted_ = take(end, scales_ ? sizeof(int) : 0);
     extents_ = take(end, masked_ ? tasks * 2 * sizeof(int) : 0);
     tasks_ = take(end, listed_ ? tasks * sizeof(Task) : 0);
     items_ = take(end, listed_ ? items * sizeof(Item) : 0);
@@ -173,7 +174,8 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
                     batch.width,
                     batch.mask,
                     batch.weights,
-                    scales_ ? workspace + scales : nullptr};
+                    scales_ ? workspace + scales : nullptr,
+                    scales_ ? reinterpret_cast<const int*>(workspace + shifted_) : nullptr};
     };
     Problem problem{};
     problem.x = side(x_, x_scales_);
@@ -196,6 +198,7 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
         }
     };
     if (scales_) {
+        fill(workspace + shifted_, 0, sizeof(int), stream);
         norms(x_, problem.x);
         norms(y_, problem.y);
     }

@@ -57,7 +57,8 @@ class Plan {
     std::vector<index_t> order_; // pairs by choice, longest first; empty: as they come
     std::vector<Chunk> chunks_;
     // Offsets into the workspace.
-    std::size_t x_scales_ = 0, y_scales_ = 0, extents_ = 0, tasks_ = 0, items_ = 0, keys_ = 0;
+    std::size_t x_scales_ = 0, y_scales_ = 0, shifted_ = 0, extents_ = 0, tasks_ = 0, items_ = 0;
+    std::size_t keys_ = 0;
     std::size_t workspace_ = 0;
 };
 

@@ -142,8 +142,6 @@ template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS>
 struct Arrival {
     __device__ __forceinline__ void tile(const Problem&, const Task&, int, int) {}
     __device__ __forceinline__ void slice(char*, bool, bool) {}
-    __device__ __forceinline__ float x_scale(float prefetched) const { return prefetched; }
-    __device__ __forceinline__ float y_scale(float prefetched) const { return prefetched; }
 };
 
 // 16-bit tokens of whole pairs: adds up the squares of the tokens, which are read only once.
@@ -163,9 +161,9 @@ struct Arrival<T, E, false, false> {
         if (want_x) add(x, stage);
         if (want_y) add(y, stage + T::TM * SLICE_BYTES);
     }
-    // Of the row that is this thread's own. `prefetched`: 1 for a token, NaN otherwise.
-    __device__ __forceinline__ float x_scale(float prefetched) const { return own(x) * prefetched; }
-    __device__ __forceinline__ float y_scale(float prefetched) const { return own(y) * prefetched; }
+    // Of the row that is this thread's own.
+    __device__ __forceinline__ float x_squares() const { return own(x); }
+    __device__ __forceinline__ float y_squares() const { return own(y); }
 
   private:
     template <int PASSES>
@@ -192,9 +190,35 @@ struct Arrival<T, E, false, false> {
             for (int mask = 1; mask < SLICE_CHUNKS; mask *= 2) sum += ptx::shuffle_xor(sum, mask);
             if (ptx::thread_index() % SLICE_CHUNKS == pass) mine = sum;
         }
-        return inverse_norm<float>(mine, 1.0f);
+        return mine;
     }
 };
+
+// Multiplies the rows of a stage by their shifts: those chunks that this thread has copied.
+// `x(row)` and `y(row)` give the shift of a row of the tile.
+template <class T, class E, class X, class Y>
+__device__ __forceinline__ void apply_shifts(char* stage, X x, Y y) {
+    const int first = ptx::thread_index() / SLICE_CHUNKS;
+    stage += chunk_offset(first, ptx::thread_index() % SLICE_CHUNKS);
+#pragma unroll 1
+    for (int pass = 0; pass < T::X_PASSES + T::Y_PASSES; ++pass) {
+        const int row = first + pass * T::ROWS_A_PASS; // of the stage
+        const float factor = shift_factor(row < T::TM ? x(row) : y(row - T::TM));
+        if (factor == 1.0f) continue;
+        char* const at = stage + pass * T::ROWS_A_PASS * SLICE_BYTES;
+        ptx::Chunk chunk = ptx::load_chunk(at);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            const float low = E::to_float(static_cast<std::uint16_t>(chunk.words[w])) * factor;
+            const float high =
+                E::to_float(static_cast<std::uint16_t>(chunk.words[w] >> 16)) * factor;
+            // Exact: the upper half of a float is the bfloat16.
+            chunk.words[w] = static_cast<std::uint32_t>(ptx::float_as_int(low)) >> 16 |
+                             (static_cast<std::uint32_t>(ptx::float_as_int(high)) & 0xFFFF0000u);
+        }
+        ptx::store_chunk(at, chunk);
+    }
+}
 
 // float tokens: made unit vectors and split into fp16 parts, in place. A thread takes two chunks
 // (8 elements) of a row, copied by lanes of its warp, and leaves 8 high parts and 8 low parts.
@@ -218,8 +242,6 @@ struct Arrival<T, E, SPLIT_PAIRS, true> {
         split(x, stage, first_row());
         split(y, stage, T::TM + first_row());
     }
-    __device__ __forceinline__ float x_scale(float prefetched) const { return prefetched; }
-    __device__ __forceinline__ float y_scale(float prefetched) const { return prefetched; }
 
   private:
     template <int UNITS>

@@ -41,9 +41,10 @@ struct Tiles {
     // Floats: scales of both sides, a maximum per row and warp column, per column and warp row.
     static constexpr int SHORT_FLOATS = (2 + WARPS_M + WARPS_N) * CAPACITY;
     static constexpr int LONG_FLOATS = TM + TN;
-    static constexpr int REDUCTION_BYTES = 256; // partial sums of 4 warps
+    static constexpr int REDUCTION_BYTES = 256; // partial sums of 4 warps, and a flag
+    static constexpr int SHIFT_BYTES = 2 * CAPACITY;
     static constexpr int short_bytes() {
-        return STAGES * STAGE_BYTES + 4 * SHORT_FLOATS + REDUCTION_BYTES;
+        return STAGES * STAGE_BYTES + 4 * SHORT_FLOATS + REDUCTION_BYTES + SHIFT_BYTES;
     }
     static constexpr int long_bytes() { return STAGES * STAGE_BYTES + 4 * LONG_FLOATS; }
 
