@@ -19,13 +19,17 @@ $(EMULATED_BUILD)/$(1)/%.cpp.o: csrc/emulation/%.cpp $(EMULATED_HEADERS)
 $(EMULATED_BUILD)/$(1)/kernel_test: tests/cpp/kernel_test.cpp tests/cpp/matching.h \
 		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
 	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$(filter-out %.h,$$^) -o $$@
+$(EMULATED_BUILD)/$(1)/plan_test: tests/cpp/plan_test.cpp \
+		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
+	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$(filter-out %.h,$$^) -o $$@
 endef
 $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
 .PHONY: emulate emulate-plain emulate-tsan emulate-asan
 emulate: emulate-plain emulate-tsan emulate-asan ## Run the CUDA kernels on the CPU, plain and under sanitizers
-emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
-	$<
+emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/kernel_test $(EMULATED_BUILD)/%/plan_test
+	$(EMULATED_BUILD)/$*/plan_test
+	$(EMULATED_BUILD)/$*/kernel_test
 # A tenth of the speed: once through every kernel, and the rules.
 emulate-tsan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
 	TSAN_OPTIONS=halt_on_error=1 $< tour

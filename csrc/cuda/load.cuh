@@ -79,12 +79,6 @@ class Loader {
         next_item();
     }
 
-    // Back to the first slice of `item`.
-    __device__ __forceinline__ void restart(index_t item) {
-        item_ = item - ptx::grid_size();
-        next_item();
-    }
-
     // Starts part PART of PARTS of the copy of the next slice to `stage`: spread between products,
     // the instructions cost no time of their own.
     template <int PART, int PARTS>

@@ -8,11 +8,12 @@
 //             16 x 8 x 16 products                         shared -> registers, tensor cores
 //           column maxima                                  registers -> shared or global
 //         row maxima                                       registers -> shared or global
-//       norms beyond the range: once more, with shifts     whole pairs of wide types
+//       tokens beyond the range of norms, if any           whole pairs of wide types: rescue.cuh
 //       weighted means                                     whole pairs: shared -> scores
 #pragma once
 
 #include "cuda/finish.cuh"
+#include "cuda/rescue.cuh"
 #include "cuda/tile.cuh"
 
 namespace flashbertscore::cuda {
@@ -68,31 +69,23 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     float* const y_scales = x_scales + (WHOLE ? T::CAPACITY : T::TM);
     Slots<T> slots{y_scales + T::CAPACITY, y_scales + (1 + T::WARPS_N) * T::CAPACITY}; // if WHOLE
     auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);       // if WHOLE
-    // Wide types: of every row of a whole pair, and whether any is not 0.
-    auto* const x_shifts = reinterpret_cast<signed char*>(partial) + T::REDUCTION_BYTES;
-    auto* const y_shifts = x_shifts + T::CAPACITY;
-    int* const any_shift = reinterpret_cast<int*>(x_shifts) - 1;
-    constexpr bool FINDS_SHIFTS = NORMS_HERE && E::wide;
-    bool shifted = false; // the scales hold shifts that the tokens have not seen yet
-    if constexpr (FINDS_SHIFTS) {
+    int* const any_shift = reinterpret_cast<int*>(partial + 2 * FINISH_THREADS / 32);  // if WHOLE
+    if constexpr (NORMS_HERE && E::wide) {
         if (ptx::thread_index() == 0) *any_shift = 0;
-    } else if constexpr (E::wide) {
-        shifted = *problem.x.shifted != 0;
     }
+    bool shifted = false; // some scales hold shifts that the tokens have not seen yet
+    if constexpr (!WHOLE && E::wide) shifted = *problem.x.shifted != 0;
 
     const Place<T> place;
     const Fragments<T> fragments(place);
     const int own_x = own_row<T, T::X_PASSES>(), own_y = own_row<T, T::Y_PASSES>();
     Loader<T, E, ALIGNED, Items> loader(problem);
-    int stage = 0;
-    const auto fill_stages = [&] {
 #pragma unroll 1
-        for (int s = 0; s < T::STAGES - 1; ++s) {
-            loader.template issue<0, 1>(stages + (stage + s) % T::STAGES * T::STAGE_BYTES);
-            loader.commit();
-        }
-    };
-    fill_stages();
+    for (int s = 0; s < T::STAGES - 1; ++s) {
+        loader.template issue<0, 1>(stages + s * T::STAGE_BYTES);
+        loader.commit();
+    }
+    int stage = 0;
 
     for (index_t item = ptx::block_index(); item < Items::count(problem);
          item += ptx::grid_size()) {
@@ -125,22 +118,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
                 for (int k = 0; k < problem.dim; k += SLICE_ELEMENTS<E>) {
                     char* const current = stages + stage * T::STAGE_BYTES;
                     ptx::copy_async_wait<T::STAGES - 2>();
-                    if constexpr (E::wide) {
-                        if (shifted) {
-                            const auto shifts = [&](const Side& side, index_t first, int base,
-                                                    int rows, const signed char* found) {
-                                return [=, &side](int row) -> int {
-                                    if constexpr (WHOLE) return found[base + row];
-                                    if (base + row >= rows) return 0;
-                                    const auto* scales = static_cast<const float*>(side.scales);
-                                    return shift_in(scales[first + base + row]);
-                                };
-                            };
-                            apply_shifts<T, E>(
-                                current,
-                                shifts(problem.x, task.x_first, rb * T::TM, task.n, x_shifts),
-                                shifts(problem.y, task.y_first, cb * T::TN, task.m, y_shifts));
-                        }
+                    if constexpr (!WHOLE && E::wide) {
+                        if (shifted) apply_shifts<T, E>(current, problem, task, rb, cb);
                     }
                     arrival.slice(current, new_x, new_y);
                     ptx::sync_block(); // the slice is whole, and the stage before it is free
@@ -151,26 +130,14 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
                 }
 
                 const int x_base = WHOLE ? rb * T::TM : 0, y_base = WHOLE ? cb * T::TN : 0;
-                if constexpr (NORMS_HERE) { // so far 1 for a token, NaN for anything else
-                    const auto settle = [&](float& scale, float squares, signed char* shift) {
-                        if (FINDS_SHIFTS && !shifted) {
-                            const int found = is_token(scale) ? shift_of_squares(squares) : 0;
-                            *shift = static_cast<signed char>(found);
-                            if (found != 0) ptx::atomic_max(any_shift, 1);
-                        }
-                        scale *= inverse_norm<float>(squares, 1.0f);
-                    };
-                    if (new_x) {
-                        const float squares = arrival.x_squares();
-                        if (own_x >= 0) settle(x_scale, squares, x_shifts + x_base + own_x);
-                    }
-                    if (new_y) {
-                        const float squares = arrival.y_squares();
-                        if (own_y >= 0) settle(y_scale, squares, y_shifts + y_base + own_y);
-                    }
+                if (new_x) {
+                    x_scale = arrival.x_scale(x_scale, any_shift);
+                    if (own_x >= 0) x_scales[x_base + own_x] = x_scale;
                 }
-                if (new_x && own_x >= 0) x_scales[x_base + own_x] = x_scale;
-                if (new_y && own_y >= 0) y_scales[y_base + own_y] = y_scale;
+                if (new_y) {
+                    y_scale = arrival.y_scale(y_scale, any_shift);
+                    if (own_y >= 0) y_scales[y_base + own_y] = y_scale;
+                }
                 ptx::sync_block();
 
                 float xs[M][2];
@@ -237,17 +204,9 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
         }
         if constexpr (WHOLE) {
             ptx::sync_block();
-            if constexpr (FINDS_SHIFTS) {
-                const bool again = !shifted && *any_shift != 0;
-                shifted = again;
-                if (again) { // the pair once more; what was copied ahead is of no use
-                    ptx::copy_async_wait<0>();
-                    ptx::sync_block();
-                    if (place.thread == 0) *any_shift = 0;
-                    loader.restart(item);
-                    fill_stages();
-                    item -= ptx::grid_size();
-                    continue;
+            if constexpr (NORMS_HERE && E::wide) {
+                if (*any_shift != 0) {
+                    rescue<T, E>(problem, task, x_scales, y_scales, slots, any_shift);
                 }
             }
             Totals x = {0, 0, 0}, y = {0, 0, 0};

@@ -41,6 +41,21 @@ constexpr float TINY_NORM = 0x1p-100f;
 constexpr float TINY_FACTOR = 0x1p100f;
 // For wide types the scale holds the token's shift, and `shifted` becomes 1 if there is any.
 
+// Of a wide type; called by whole warps.
+template <class E>
+__device__ __forceinline__ float shifted_scale(const typename E::Storage* row, int dim, int chunk,
+                                               bool aligned) {
+    float squares = row_squares<E, float>(row, dim, chunk, aligned);
+    int shift = shift_of_squares(squares);
+    int any = shift != 0;
+    for (int mask = 1; mask < 32; mask *= 2) any |= ptx::shuffle_xor(any, mask);
+    if (any != 0) {
+        squares = row_squares<E, float>(row, dim, chunk, aligned, shift_factor(shift));
+        if (squares == 0 || !(squares < INFINITY)) shift = 0;
+    }
+    return with_shift(inverse_norm<float>(squares, 1.0f), shift);
+}
+
 template <class E>
 __global__ void __launch_bounds__(NORMS_THREADS)
     norms(Side side, int dim, index_t rows, bool padded, bool aligned, float* scales,
@@ -61,20 +76,11 @@ __global__ void __launch_bounds__(NORMS_THREADS)
             const double numerator = tiny ? double(SPLIT_SCALE) / TINY_FACTOR : SPLIT_SCALE;
             scale = static_cast<float>(inverse_norm<double>(squares, numerator));
             if (tiny) scale = -scale;
+        } else if constexpr (E::wide) {
+            scale = shifted_scale<E>(data, dim, chunk, aligned);
+            if (shift_in(scale) != 0 && chunk == 0) ptx::atomic_max(shifted, 1);
         } else {
-            float squares = row_squares<E, float>(data, dim, chunk, aligned);
-            int shift = E::wide ? shift_of_squares(squares) : 0;
-            int any = shift != 0; // of the warp: its lanes stay together
-            if constexpr (E::wide) {
-                for (int mask = 1; mask < 32; mask *= 2) any |= ptx::shuffle_xor(any, mask);
-            }
-            if (any != 0) {
-                const float factor = shift_factor(shift);
-                squares = row_squares<E, float>(data, dim, chunk, aligned, factor);
-                if (squares == 0 || !(squares < INFINITY)) shift = 0;
-                if (shift != 0 && chunk == 0) ptx::atomic_max(shifted, 1);
-            }
-            scale = with_shift(inverse_norm<float>(squares, 1.0f), shift);
+            scale = inverse_norm<float>(row_squares<E, float>(data, dim, chunk, aligned), 1.0f);
         }
         if (chunk == 0 && mine < rows) scales[mine] = scale;
     }

@@ -21,6 +21,11 @@ struct Bfloat16 {
     static __device__ __forceinline__ float to_float(std::uint16_t bits) {
         return ptx::int_as_float(static_cast<int>(static_cast<std::uint32_t>(bits) << 16));
     }
+    // Of a float that is a bfloat16, or less than one can be.
+    static __device__ __forceinline__ std::uint16_t upper_half(float value) {
+        return static_cast<std::uint16_t>(static_cast<std::uint32_t>(ptx::float_as_int(value)) >>
+                                          16);
+    }
     static __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4],
                                                     std::uint32_t b0, std::uint32_t b1) {
         ptx::mma_bf16(d, a, b0, b1);

@@ -26,9 +26,11 @@ class Plan {
     Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
          const Device& device);
 
-    // Bytes of scratch that `run` needs, aligned to 256. Without the scales of the tokens (4 bytes
-    // each; 8 for float64) and, with masks, 8 bytes a pair, at most SCRATCH_LIMIT, whatever N x M,
-    // unless one pair alone has more tokens than that holds.
+    // Bytes of scratch that `run` needs, aligned to 256: at most SCRATCH_LIMIT, whatever N x M and
+    // however many pairs, and a scale a token (4 bytes; 8 for float64; none for pairs of 16-bit
+    // tokens that blocks take whole). So 256 MiB suffice for 25 million tokens (12 million of
+    // float64), whose embeddings take 38 GB and more at D = 768. One pair of more than 16 million
+    // tokens takes the few bytes a token that its maxima need.
     std::size_t workspace_bytes() const { return workspace_; }
 
     // Starts all kernels on `stream`. Never waits; copies the schedule of packed documents from
@@ -39,8 +41,10 @@ class Plan {
 
     static constexpr std::size_t SCRATCH_LIMIT = std::size_t{160} << 20;
 
-  private:
+    // The pair that is i-th in line.
     index_t pair_at(index_t i) const { return order_.empty() ? i : order_[i]; }
+
+  private:
     index_t length_x(index_t pair) const { return x_.length(pairs_.candidate(pair)); }
     index_t length_y(index_t pair) const { return y_.length(pairs_.reference(pair)); }
     void make_chunks();

@@ -142,6 +142,8 @@ template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS>
 struct Arrival {
     __device__ __forceinline__ void tile(const Problem&, const Task&, int, int) {}
     __device__ __forceinline__ void slice(char*, bool, bool) {}
+    __device__ __forceinline__ float x_scale(float prefetched, int*) const { return prefetched; }
+    __device__ __forceinline__ float y_scale(float prefetched, int*) const { return prefetched; }
 };
 
 // 16-bit tokens of whole pairs: adds up the squares of the tokens, which are read only once.
@@ -161,9 +163,15 @@ struct Arrival<T, E, false, false> {
         if (want_x) add(x, stage);
         if (want_y) add(y, stage + T::TM * SLICE_BYTES);
     }
-    // Of the row that is this thread's own.
-    __device__ __forceinline__ float x_squares() const { return own(x); }
-    __device__ __forceinline__ float y_squares() const { return own(y); }
+    // Of the row that is this thread's own. `prefetched`: 1 for a token, NaN otherwise. *any
+    // becomes 1 for a token that needs a shift (or is zero, NaN or Inf: rescue.cuh tells them
+    // apart).
+    __device__ __forceinline__ float x_scale(float prefetched, int* any) const {
+        return own(x, prefetched, any);
+    }
+    __device__ __forceinline__ float y_scale(float prefetched, int* any) const {
+        return own(y, prefetched, any);
+    }
 
   private:
     template <int PASSES>
@@ -181,8 +189,9 @@ struct Arrival<T, E, false, false> {
         }
     }
     template <int PASSES>
-    static __device__ __forceinline__ float own(const float (&sums)[PASSES]) {
-        float mine = 0;
+    static __device__ __forceinline__ float own(const float (&sums)[PASSES], float token,
+                                                int* any) {
+        float mine = 1;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             float sum = sums[pass];
@@ -190,21 +199,30 @@ struct Arrival<T, E, false, false> {
             for (int mask = 1; mask < SLICE_CHUNKS; mask *= 2) sum += ptx::shuffle_xor(sum, mask);
             if (ptx::thread_index() % SLICE_CHUNKS == pass) mine = sum;
         }
-        return mine;
+        if constexpr (E::wide) {
+            if (is_token(token) && shift_of_squares(mine) != 0) ptx::atomic_max(any, 1);
+        }
+        return inverse_norm<float>(mine, 1.0f) * token;
     }
 };
 
-// Multiplies the rows of a stage by their shifts: those chunks that this thread has copied.
-// `x(row)` and `y(row)` give the shift of a row of the tile.
-template <class T, class E, class X, class Y>
-__device__ __forceinline__ void apply_shifts(char* stage, X x, Y y) {
+// Multiplies the rows of a stage by the shifts in their scales: those chunks that this thread has
+// copied.
+template <class T, class E>
+__device__ __forceinline__ void apply_shifts(char* stage, const Problem& problem, const Task& task,
+                                             int row_block, int column_block) {
     const int first = ptx::thread_index() / SLICE_CHUNKS;
     stage += chunk_offset(first, ptx::thread_index() % SLICE_CHUNKS);
 #pragma unroll 1
     for (int pass = 0; pass < T::X_PASSES + T::Y_PASSES; ++pass) {
-        const int row = first + pass * T::ROWS_A_PASS; // of the stage
-        const float factor = shift_factor(row < T::TM ? x(row) : y(row - T::TM));
-        if (factor == 1.0f) continue;
+        const bool is_x = pass < T::X_PASSES;
+        const int row = first + (is_x ? row_block * T::TM : (column_block * T::TN - T::TM)) +
+                        pass * T::ROWS_A_PASS; // of the document
+        if (row >= (is_x ? task.n : task.m)) continue;
+        const float* scales = static_cast<const float*>(is_x ? problem.x.scales : problem.y.scales);
+        const int shift = shift_in(scales[(is_x ? task.x_first : task.y_first) + row]);
+        if (shift == 0) continue;
+        const float factor = shift_factor(shift);
         char* const at = stage + pass * T::ROWS_A_PASS * SLICE_BYTES;
         ptx::Chunk chunk = ptx::load_chunk(at);
 #pragma unroll
@@ -212,9 +230,8 @@ __device__ __forceinline__ void apply_shifts(char* stage, X x, Y y) {
             const float low = E::to_float(static_cast<std::uint16_t>(chunk.words[w])) * factor;
             const float high =
                 E::to_float(static_cast<std::uint16_t>(chunk.words[w] >> 16)) * factor;
-            // Exact: the upper half of a float is the bfloat16.
-            chunk.words[w] = static_cast<std::uint32_t>(ptx::float_as_int(low)) >> 16 |
-                             (static_cast<std::uint32_t>(ptx::float_as_int(high)) & 0xFFFF0000u);
+            chunk.words[w] = E::upper_half(low) | static_cast<std::uint32_t>(E::upper_half(high))
+                                                      << 16;
         }
         ptx::store_chunk(at, chunk);
     }
@@ -242,6 +259,8 @@ struct Arrival<T, E, SPLIT_PAIRS, true> {
         split(x, stage, first_row());
         split(y, stage, T::TM + first_row());
     }
+    __device__ __forceinline__ float x_scale(float prefetched, int*) const { return prefetched; }
+    __device__ __forceinline__ float y_scale(float prefetched, int*) const { return prefetched; }
 
   private:
     template <int UNITS>

@@ -42,9 +42,8 @@ struct Tiles {
     static constexpr int SHORT_FLOATS = (2 + WARPS_M + WARPS_N) * CAPACITY;
     static constexpr int LONG_FLOATS = TM + TN;
     static constexpr int REDUCTION_BYTES = 256; // partial sums of 4 warps, and a flag
-    static constexpr int SHIFT_BYTES = 2 * CAPACITY;
     static constexpr int short_bytes() {
-        return STAGES * STAGE_BYTES + 4 * SHORT_FLOATS + REDUCTION_BYTES + SHIFT_BYTES;
+        return STAGES * STAGE_BYTES + 4 * SHORT_FLOATS + REDUCTION_BYTES;
     }
     static constexpr int long_bytes() { return STAGES * STAGE_BYTES + 4 * LONG_FLOATS; }
 
