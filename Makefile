@@ -23,7 +23,7 @@ $(VENV)/.packages: pyproject.toml constraints.txt
 
 $(VENV)/.built: $(VENV)/.packages CMakeLists.txt $(CSRC)
 	$(PIP) install --no-build-isolation --no-deps -e . \
-	  -C cmake.define.FLASHBERTSCORE_EMULATED=ON
+	  -C cmake.define.FLASHBERTSCORE_EMULATED=ON -C cmake.define.FLASHBERTSCORE_CUDA=OFF
 	touch $@
 
 venv: $(VENV)/.built ## Make .venv: pinned packages, the offline model, the built extension
@@ -61,13 +61,8 @@ $(VENV)/.transformers4: $(VENV)/.built constraints-transformers4.txt
 	$(PIP) install -r constraints-transformers4.txt
 	touch $@
 
-wheel: venv ## Build the wheel as a user does, in an isolated environment, and import it
-	rm -rf build/wheel build/wheel-site
-	$(PIP) wheel --no-deps -w build/wheel .
-	$(PIP) install --no-deps --target build/wheel-site build/wheel/*.whl
-	@# -S keeps the editable install of the working tree out of the way.
-	cd build && PYTHONPATH=wheel-site:$$(../$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-	  ../$(BIN)/python -S -c "import flashbertscore as f; assert 'wheel-site' in f.__file__; print(f.__version__, f.isa())"
+wheel: venv ## Build wheels as users do, with and without CUDA kernels, and import them
+	$(BIN)/python tests/check_wheels.py build/wheels
 
 # $(call cpp_tests,NAME,FLAGS): the C++ test programs in build/NAME
 cpp_tests = cmake -S . -B build/$(1) -G Ninja -DFLASHBERTSCORE_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -16,24 +16,29 @@ $(EMULATED_BUILD)/$(1)/%.cu.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
 $(EMULATED_BUILD)/$(1)/%.cpp.o: csrc/emulation/%.cpp $(EMULATED_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(EMULATED_FLAGS) $(filter-out -fsanitize=thread,$(SANITIZERS_$(1))) -c $$< -o $$@
-$(EMULATED_BUILD)/$(1)/kernel_test: tests/cpp/kernel_test.cpp tests/cpp/matching.h \
+$(EMULATED_BUILD)/$(1)/%.o: tests/cpp/%.cpp tests/cpp/matching.h $(EMULATED_HEADERS)
+	@mkdir -p $$(@D)
+	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) -c $$< -o $$@
+$(EMULATED_BUILD)/$(1)/%_test: $(EMULATED_BUILD)/$(1)/%_test.o \
 		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
-	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$(filter-out %.h,$$^) -o $$@
-$(EMULATED_BUILD)/$(1)/plan_test: tests/cpp/plan_test.cpp \
-		$(patsubst %,$(EMULATED_BUILD)/$(1)/%.o,$(notdir $(EMULATED_SOURCES)))
-	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$(filter-out %.h,$$^) -o $$@
+	$(CXX) $(EMULATED_FLAGS) $(SANITIZERS_$(1)) $$^ -o $$@
 endef
 $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
-.PHONY: emulate emulate-plain emulate-tsan emulate-asan
-emulate: emulate-plain emulate-tsan emulate-asan ## Run the CUDA kernels on the CPU, plain and under sanitizers
-emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/kernel_test $(EMULATED_BUILD)/%/plan_test
+.PRECIOUS: $(EMULATED_BUILD)/plain/%.o $(EMULATED_BUILD)/tsan/%.o $(EMULATED_BUILD)/asan/%.o
+.PHONY: emulate emulate-plain emulate-asan emulate-tsan faults
+emulate: emulate-plain emulate-asan emulate-tsan ## Run the CUDA kernels on the CPU, plain and under sanitizers
+emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/plan_test $(EMULATED_BUILD)/%/kernel_test
 	$(EMULATED_BUILD)/$*/plan_test
 	$(EMULATED_BUILD)/$*/kernel_test
-# A tenth of the speed: once through every kernel, and the rules.
+# A tenth of the speed: once through every kernel, and the rules. Races depend on no value.
 emulate-tsan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
 	TSAN_OPTIONS=halt_on_error=1 $< tour
 	TSAN_OPTIONS=halt_on_error=1 $< rules
+
+faults: $(foreach build,plain tsan asan,$(EMULATED_BUILD)/$(build)/kernel_test) ## Break the kernels on purpose; fail if a build of `make emulate` does not see it
+	$(PYTHON) tests/inject_faults.py $(EMULATED_BUILD) "$(CXX) $(filter-out -I%,$(EMULATED_FLAGS))" \
+	  $(foreach build,plain tsan asan,"$(build)=$(SANITIZERS_$(build))")
 
 # The same test program for the device at hand, for `make gpu`.
 NVCC ?= nvcc
@@ -49,5 +54,5 @@ gpu: ## On a machine with a GPU: build, test, measure, check with compute-saniti
 	bash benchmarks/gpu.sh
 
 .PHONY: nvcc
-nvcc: ## Compile the kernels for every GPU target; fail on spills or a kernel without tensor cores
-	$(PYTHON) tests/nvcc_report.py build/nvcc
+nvcc: $(VENV)/.packages ## Compile the kernels for every GPU target; fail on spills or a kernel without tensor cores
+	$(BIN)/python tests/nvcc_report.py build/nvcc

@@ -43,7 +43,14 @@ def require(tool: str) -> str:
 def compile_one(source: Path, target: str, folder: Path) -> tuple[Path, str]:
     """The object, and what nvcc printed."""
     out = folder / f"{source.stem}.{target}.o"
-    command = [require("nvcc"), *FLAGS, f"-arch={target}", f"-I{REPOSITORY / 'csrc'}", "-c", str(source)]
+    command = [
+        require("nvcc"),
+        *FLAGS,
+        f"-arch={target}",
+        f"-I{REPOSITORY / 'csrc'}",
+        "-c",
+        str(source),
+    ]
     done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -100,11 +107,11 @@ def main() -> None:
         kernels += found
         problems += complaints
         registers = [int(n) for n in re.findall(r"Used (\d+) registers", report)]
-        print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")  # noqa: T201
+        print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")
     if kernels == 0:
         problems.append("no matching kernel found: has its name changed?")
     fine = f"{kernels} matching kernels: no spills, no local memory, HMMA in all"
-    sys.stdout.write(("\n".join(problems) or fine) + "\n")
+    print("\n".join(problems) or fine)
     sys.exit(bool(problems))
 
 
