@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
+
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
 
     from flashbertscore.inputs import Corpus
     from flashbertscore.tokens import Tokens
