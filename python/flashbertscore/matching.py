@@ -129,6 +129,8 @@ def _match(
             for layer in layers
         ]
     ).to("cpu", torch.float32)
+    f1 = scores[..., 2]
+    f1.masked_fill_(f1.isnan(), 0.0)  # as the reference: NaN stays in P and R only
     scores[:, tokens.empty[pairs].any(dim=1)] = 0.0
     return scores if embeddings.dim() == 3 else scores[0]
 
