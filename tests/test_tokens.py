@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from flashbertscore import architectures, loading
 from flashbertscore.encoder import load
@@ -48,8 +50,6 @@ def test_ids_are_those_of_transformers_4(family: str) -> None:
 def test_where_slow_ids_differ_is_what_is_documented(family: str) -> None:
     if reference.V5:
         pytest.skip("transformers 5 has no slow tokenizers; run under 4 (make compat)")
-    import transformers
-
     expected, documented = recorded(family)
     with quiet():
         slow = transformers.AutoTokenizer.from_pretrained(DATA / family, use_fast=False)
@@ -91,6 +91,15 @@ def test_no_space_before_the_first_word_of_other_families(family: str) -> None:
     assert not loading.wants_prefix_space(loaded)
 
 
+@pytest.mark.parametrize("family", RECORDED)
+def test_a_tokenizer_that_was_saved_again_gives_the_same_ids(family: str, tmp_path: Path) -> None:
+    tokenizer = loading.load_tokenizer(str(DATA / family))
+    tokenizer.save_pretrained(tmp_path)
+    shutil.copy(DATA / family / "config.json", tmp_path)
+    texts = [text for n, text in enumerate(STRESS_TEXTS) if n not in LITERAL]
+    assert ids_of(loading.load_tokenizer(str(tmp_path)), texts) == ids_of(tokenizer, texts)
+
+
 def test_white_space_around_a_text_is_dropped(tiny_model: Any) -> None:
     encoder = load(tiny_model("roberta"), 1)
     plain, *others = encoder.tokenize(["snow", " snow", "\tsnow\n", "\u3000snow\u00a0"]).tolist()
@@ -110,7 +119,7 @@ def test_empty_text(family: str, tiny_model: Any) -> None:
 class Bare:
     """A tokenizer without a model."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str) -> None:  # noqa: D107
         self.tokenizer = loading.load_tokenizer(path)
         self.prefix_space = loading.wants_prefix_space(self.tokenizer)
 
@@ -143,7 +152,7 @@ def test_truncation_is_that_of_the_tokenizer(family: str, side: str, tiny_model:
 
 def test_no_room_for_a_token(tiny_model: Any) -> None:
     bare = Bare(tiny_model("bert"))
-    with pytest.raises(ValueError, match="model_max_length: expected more than 2.*got 2"):
+    with pytest.raises(ValueError, match=r"model_max_length: expected more than 2.*got 2"):
         bare.tokenize(["snow"], 2)
 
 

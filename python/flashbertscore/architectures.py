@@ -28,6 +28,10 @@ PREFIX_SPACE_MODELS = frozenset(
     }
 )
 
+# Model types that transformers 5 saves with one of these classes; under 4 they had classes of their
+# own, and no space.
+OWN_TOKENIZERS = frozenset({"bart", "codegen", "lilt", "longformer", "phi"})
+
 # Encoder-decoder types with a class of transformers for the encoder alone; of all others
 # AutoModel loads both halves and the decoder is dropped.
 ENCODER_CLASSES = {
@@ -38,19 +42,24 @@ ENCODER_CLASSES = {
 }
 
 
-def wants_prefix_space(tokenizer_class: str | None, model_type: str | None) -> bool:
+def wants_prefix_space(
+    tokenizer_class: str | None, model_type: str | None, *, saved_by_5: bool = False
+) -> bool:
     """Whether ids are taken with a space before the first word.
 
     Args:
         tokenizer_class: the class that tokenizer_config.json or config.json names, if any.
         model_type: the `model_type` of config.json.
+        saved_by_5: whether transformers 5 wrote the name of the class.
     """
+    if saved_by_5 and model_type in OWN_TOKENIZERS:
+        return False
     if tokenizer_class:
         return tokenizer_class.removesuffix("Fast") in PREFIX_SPACE_TOKENIZERS
     return model_type in PREFIX_SPACE_MODELS
 
 
-def keep_layers(model: Any, num_layers: int, name: str) -> None:  # noqa: ANN401
+def keep_layers(model: Any, num_layers: int, name: str) -> None:
     """Drop the layers above `num_layers` (the reference's `get_model`).
 
     The norm that a model applies after its last layer stays: for families that have one the result
@@ -116,7 +125,7 @@ class _NoLayers(nn.Module):
         return _Hidden(hidden_states, (hidden_states,))
 
 
-def _first(layers: Any, num_layers: int, name: str) -> nn.ModuleList:  # noqa: ANN401
+def _first(layers: Any, num_layers: int, name: str) -> nn.ModuleList:
     _check(num_layers, len(layers), name)
     return nn.ModuleList(list(layers)[:num_layers])
 
@@ -127,7 +136,7 @@ def _check(num_layers: int, depth: int, name: str) -> None:
         raise AssertionError(msg)
 
 
-def _unsupported(model: Any, name: str) -> ValueError:  # noqa: ANN401
+def _unsupported(model: Any, name: str) -> ValueError:
     return ValueError(
         f"Not supported: {name} is a {type(model).__name__}, whose layers are in none of the "
         "places where flashbertscore.architectures.keep_layers looks"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flashbertscore import architectures
 from flashbertscore.loading import load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "CACHE_SIZE",
@@ -84,7 +86,7 @@ class Encoder:
         every = replace(self, all_layers=True)
         return len(every.encode(every.tokenize(["a"])))
 
-    def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:  # noqa: ANN401
+    def with_parts(self, model: Any, tokenizer: Any, *, all_layers: bool) -> Encoder:
         """Return an encoder of these parts."""
         return replace(
             self,
@@ -94,7 +96,7 @@ class Encoder:
             all_layers=all_layers,
         )
 
-    def own_tokenizer(self) -> Any:  # noqa: ANN401
+    def own_tokenizer(self) -> Any:
         """Return a copy of the tokenizer whose settings others do not see."""
         return copy.copy(self.tokenizer)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
-from flashbertscore.tokens import Tokens
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flashbertscore.tokens import Tokens
 
 
 class Idf(defaultdict[int, float]):

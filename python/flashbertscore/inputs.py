@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Corpus:
         return [f"cands[{i}]" for i in candidates] + [reference[p] for p in references]
 
 
-def read_corpus(cands: Any, refs: Any) -> Corpus:  # noqa: ANN401 - whatever a caller passes
+def read_corpus(cands: Any, refs: Any) -> Corpus:
     """Check candidates and references and bring them into one form.
 
     Args:
@@ -89,7 +90,7 @@ def read_corpus(cands: Any, refs: Any) -> Corpus:  # noqa: ANN401 - whatever a c
     )
 
 
-def read_texts(texts: Any, name: str) -> list[str]:  # noqa: ANN401
+def read_texts(texts: Any, name: str) -> list[str]:
     """Return an ordered collection of str as a list; `name` is the argument's, for messages.
 
     Raises:
@@ -102,7 +103,7 @@ def read_texts(texts: Any, name: str) -> list[str]:  # noqa: ANN401
     return items
 
 
-def _items(texts: Any, name: str) -> list[Any]:  # noqa: ANN401
+def _items(texts: Any, name: str) -> list[Any]:
     # A str would be taken character by character; a set has no order; a mapping would give keys.
     if isinstance(texts, (str, bytes, Mapping, AbstractSet)) or not isinstance(texts, Iterable):
         hint = " (did you mean a list with this one text?)" if isinstance(texts, str) else ""
@@ -111,7 +112,7 @@ def _items(texts: Any, name: str) -> list[Any]:  # noqa: ANN401
     return list(texts)
 
 
-def check_text(text: Any, where: str) -> None:  # noqa: ANN401
+def check_text(text: Any, where: str) -> None:
     """Raise TypeError if `text` is no str, ValueError if it is not Unicode; `where` it stands."""
     if not isinstance(text, str):
         msg = f"{where}: expected str, got {_kind(text)}"
@@ -126,9 +127,9 @@ def check_text(text: Any, where: str) -> None:  # noqa: ANN401
         raise ValueError(msg) from None
 
 
-def _kind(value: Any) -> str:  # noqa: ANN401
+def _kind(value: Any) -> str:
     if value is None:
         return "None"
-    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
+    if isinstance(value, float) and math.isnan(value):
         return "NaN"
     return type(value).__name__

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flashbertscore import architectures, models
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Where a tokenizer carries whether texts get a space before their first word: its class does not
 # say it, transformers 5 has one class for RoBERTa and BART.
 _PREFIX_SPACE = "flashbertscore_prefix_space"
 
 
-def load_tokenizer(model_type: str, revision: str | None = None) -> Any:  # noqa: ANN401
+def load_tokenizer(model_type: str, revision: str | None = None) -> Any:
     """Return the tokenizer of a model, with the rules of transformers 4 under transformers 5 too.
 
     The fast one wherever the family has one. `wants_prefix_space` says how to call it.
@@ -38,12 +39,14 @@ def load_tokenizer(model_type: str, revision: str | None = None) -> Any:  # noqa
         if _version(transformers) >= (5, 0):
             _publish(transformers, tokenizer, name, revision)
     cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    prefix_space = architectures.wants_prefix_space(cls, config.model_type)
+    prefix_space = architectures.wants_prefix_space(
+        cls, config.model_type, saved_by_5="backend" in declared
+    )
     setattr(tokenizer, _PREFIX_SPACE, prefix_space)
     return tokenizer
 
 
-def wants_prefix_space(tokenizer: Any) -> bool:  # noqa: ANN401
+def wants_prefix_space(tokenizer: Any) -> bool:
     """Whether texts get a space before their first word with this tokenizer.
 
     For one that `load_tokenizer` did not load, its class decides, as in the reference.
@@ -60,7 +63,7 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Return a model up to a layer (None: all of them), without decoder, in eval mode.
 
     Raises:
@@ -100,13 +103,13 @@ def load_model(
     return model.eval().to(device)
 
 
-def _transformers() -> Any:  # noqa: ANN401
+def _transformers() -> Any:
     import transformers  # noqa: PLC0415 - a second of import time, only for those who encode
 
     return transformers
 
 
-def _version(transformers: Any) -> tuple[int, ...]:  # noqa: ANN401
+def _version(transformers: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in transformers.__version__.split(".")[:2])
 
 
@@ -114,7 +117,7 @@ def _source(revision: str | None) -> dict[str, Any]:
     return {"revision": revision or "main", "trust_remote_code": False}
 
 
-def _publish(transformers: Any, tokenizer: Any, name: str, revision: str | None) -> None:  # noqa: ANN401
+def _publish(transformers: Any, tokenizer: Any, name: str, revision: str | None) -> None:
     """Give a tokenizer of transformers 5 the rules by which transformers 4 made ids.
 
     Version 4 took tokenizer.json as it is, and converted a sentencepiece file with the table of
@@ -140,10 +143,12 @@ def _publish(transformers: Any, tokenizer: Any, name: str, revision: str | None)
         made = converter(tokenizer)
         backend = tokenizer.backend_tokenizer
         backend.normalizer = made.normalizer(made.proto)
-        backend.pre_tokenizer = made.pre_tokenizer("\N{LOWER ONE EIGHTH BLOCK}", True)  # noqa: FBT003
+        backend.pre_tokenizer = made.pre_tokenizer(
+            replacement="\N{LOWER ONE EIGHTH BLOCK}", add_prefix_space=True
+        )
 
 
-def _as_version_4(tokenizer: Any, file: str) -> Any:  # noqa: ANN401
+def _as_version_4(tokenizer: Any, file: str) -> Any:
     """Return the rules in tokenizer.json, with what tokenizer_config.json says of them."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers  # noqa: PLC0415
 
@@ -151,10 +156,14 @@ def _as_version_4(tokenizer: Any, file: str) -> Any:  # noqa: ANN401
     backend.no_truncation()
     backend.no_padding()
     normalizer = backend.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer) and hasattr(tokenizer, "do_lower_case"):
-        normalizer.lowercase = tokenizer.do_lower_case
-        normalizer.strip_accents = tokenizer.strip_accents
-        normalizer.handle_chinese_chars = tokenizer.tokenize_chinese_chars
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        for rule, setting in (
+            ("lowercase", "do_lower_case"),
+            ("strip_accents", "strip_accents"),
+            ("handle_chinese_chars", "tokenize_chinese_chars"),
+        ):
+            if hasattr(tokenizer, setting):
+                setattr(normalizer, rule, getattr(tokenizer, setting))
     if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
         backend.pre_tokenizer.add_prefix_space = tokenizer.add_prefix_space
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -165,7 +174,7 @@ def _as_version_4(tokenizer: Any, file: str) -> Any:  # noqa: ANN401
 
 
 @contextmanager
-def _quiet(log: Any) -> Iterator[None]:  # noqa: ANN401
+def _quiet(log: Any) -> Iterator[None]:
     """Keep `transformers.utils.logging` off the terminal; downloads still show their progress."""
     # Not typed: huggingface_hub exports these functions without saying so.
     hub: Any = importlib.import_module("huggingface_hub.utils")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
 from flashbertscore import functional
-from flashbertscore.encoder import Encoder
-from flashbertscore.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flashbertscore.encoder import Encoder
+    from flashbertscore.tokens import Tokens
 
 # Tokens whose embeddings a chunk adds: 400 MB at 1,024 floats a token.
 CHUNK_TOKENS = 100_000
@@ -53,13 +57,13 @@ def score_pairs(
     scores: list[torch.Tensor] = []
     held: dict[int, torch.Tensor] = {}  # texts of earlier chunks that are needed again
     for number, (start, stop) in enumerate(chunks):
-        texts, local = pairs[order[start:stop]].unique(return_inverse=True)
+        texts, local = torch.unique(pairs[order[start:stop]], return_inverse=True)
         wanted = texts.tolist()
         fresh = [text for text in wanted if text not in held]
         part = tokens.select(torch.tensor(fresh, dtype=torch.int64))
         embeddings = encoder.encode(part, batch_size=batch_size, progress=progress)
         known = held | dict(
-            zip(fresh, embeddings.split(part.lengths.tolist(), dim=-2), strict=True)
+            zip(fresh, torch.split(embeddings, part.lengths.tolist(), dim=-2), strict=True)
         )
         if len(fresh) < len(wanted):
             embeddings = torch.cat([known[text] for text in wanted], dim=-2)
@@ -102,7 +106,8 @@ def similarity(encoder: Encoder, tokens: Tokens) -> torch.Tensor:
     embeddings = encoder.encode(tokens).float()
     unit = embeddings / embeddings.norm(dim=-1, keepdim=True)
     candidate, reference = unit.split(tokens.lengths.tolist())
-    return (candidate @ reference.T).cpu()
+    cosines: torch.Tensor = candidate @ reference.T
+    return cosines.cpu()
 
 
 def _match(
@@ -112,7 +117,7 @@ def _match(
     device = embeddings.device
     offsets, weights = tokens.offsets.to(device), weights.to(device)
     chosen = pairs.to(device)
-    layers = embeddings if embeddings.dim() == 3 else embeddings[None]  # noqa: PLR2004 - [L, T, D]
+    layers = embeddings if embeddings.dim() == 3 else embeddings[None]
     scores = torch.stack(
         [
             torch.stack(
@@ -125,7 +130,7 @@ def _match(
         ]
     ).to("cpu", torch.float32)
     scores[:, tokens.empty[pairs].any(dim=1)] = 0.0
-    return scores if embeddings.dim() == 3 else scores[0]  # noqa: PLR2004
+    return scores if embeddings.dim() == 3 else scores[0]
 
 
 def _by_length(lengths: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:

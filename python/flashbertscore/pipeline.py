@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
 from flashbertscore import idf, matching, reports
-from flashbertscore.encoder import Encoder
-from flashbertscore.inputs import Corpus
-from flashbertscore.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flashbertscore.encoder import Encoder
+    from flashbertscore.inputs import Corpus
+    from flashbertscore.tokens import Tokens
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def raw_scores(  # noqa: PLR0913
+def raw_scores(
     encoder: Encoder,
     corpus: Corpus,
     tokens: Tokens,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from flashbertscore.inputs import Corpus
-from flashbertscore.tokens import Tokens
+    import torch
+
+    from flashbertscore.inputs import Corpus
+    from flashbertscore.tokens import Tokens
 
 # Indices that a warning spells out.
 _NAMED = 10
@@ -29,14 +31,14 @@ class Progress:
         """Print a message to standard output and start the clock anew."""
         self._start = time.perf_counter()
         if self._verbose:
-            print(message)  # noqa: T201 - the reference's messages, where asked for
+            print(message)  # noqa: T201 - where asked for
 
     def encoding(self, texts: int) -> None:
         """Begin the bar over the texts that are encoded."""
         if self._verbose:
-            from tqdm import tqdm  # noqa: PLC0415 - only where a bar is wanted
+            from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 - for a bar only
 
-            print("computing bert embedding.")  # noqa: T201
+            print("computing bert embedding.")  # noqa: T201 - where asked for
             self._bar = tqdm(total=texts, unit="texts")
 
     def encoded(self, texts: int) -> None:
@@ -48,14 +50,14 @@ class Progress:
         """End the bar: all that is left is to match what was encoded last."""
         self.close()
         if self._verbose:
-            print("computing greedy matching.")  # noqa: T201
+            print("computing greedy matching.")  # noqa: T201 - where asked for
 
     def done(self, sentences: int | None = None) -> None:
         """Print the time since the last message."""
         if self._verbose:
             took = time.perf_counter() - self._start
             rate = "" if sentences is None else f", {sentences / took:.2f} sentences/sec"
-            print(f"done in {took:.2f} seconds{rate}")  # noqa: T201
+            print(f"done in {took:.2f} seconds{rate}")  # noqa: T201 - where asked for
 
     def close(self) -> None:
         """Leave the terminal in order, also after an error."""

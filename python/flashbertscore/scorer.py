@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flashbertscore import (
     baselines,
     encoder,
-    idf as frequencies,
     inputs,
     matching,
     models,
@@ -22,7 +20,16 @@ from flashbertscore import (
     reports,
     signature,
 )
-from flashbertscore.encoder import Encoder
+from flashbertscore import (
+    idf as frequencies,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from flashbertscore.encoder import Encoder
 
 _Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _Texts = Sequence[str]
@@ -31,22 +38,22 @@ _Path = str | os.PathLike[str]
 _Idf = Mapping[int, float]
 
 
-def score(  # noqa: PLR0913, PLR0917 - the reference's signature
+def score(  # the reference's signature
     cands: _Texts,
     refs: _References,
     model_type: _Path | None = None,
     num_layers: int | None = None,
-    verbose: bool = False,  # noqa: FBT001, FBT002
-    idf: bool | _Idf = False,  # noqa: FBT001, FBT002
+    verbose: bool = False,
+    idf: bool | _Idf = False,
     device: str | torch.device | None = None,
     batch_size: int = 64,
     nthreads: int = 4,
-    all_layers: bool = False,  # noqa: FBT001, FBT002
+    all_layers: bool = False,
     lang: str | None = None,
-    return_hash: bool = False,  # noqa: FBT001, FBT002
-    rescale_with_baseline: bool = False,  # noqa: FBT001, FBT002
+    return_hash: bool = False,
+    rescale_with_baseline: bool = False,
     baseline_path: _Path | None = None,
-    use_fast_tokenizer: bool = False,  # noqa: FBT001, FBT002
+    use_fast_tokenizer: bool = False,
     *,
     dtype: str | torch.dtype = "float32",
     revision: str | None = None,
@@ -136,15 +143,15 @@ def score(  # noqa: PLR0913, PLR0917 - the reference's signature
     )
 
 
-def plot_example(  # noqa: PLR0913, PLR0917 - the reference's signature
+def plot_example(  # the reference's signature
     candidate: str,
     reference: str,
     model_type: _Path | None = None,
     num_layers: int | None = None,
     lang: str | None = None,
-    rescale_with_baseline: bool = False,  # noqa: FBT001, FBT002
+    rescale_with_baseline: bool = False,
     baseline_path: _Path | None = None,
-    use_fast_tokenizer: bool = False,  # noqa: FBT001, FBT002
+    use_fast_tokenizer: bool = False,
     fname: _Path = "",
 ) -> None:
     """Draw the similarity of every token of a candidate with every token of a reference.
@@ -165,17 +172,23 @@ def plot_example(  # noqa: PLR0913, PLR0917 - the reference's signature
         ImportError: matplotlib is not installed.
         TypeError, ValueError, AssertionError: as `score`.
     """
+    pipeline.need_language(lang, model_type, rescale=rescale_with_baseline)
+    if model_type is None and lang is not None:
+        lang = lang.lower()
+    name, num_layers = models.resolve(model_type, lang, num_layers)
+    rescaled = rescale_with_baseline and (
+        baselines.lookup(lang, name, num_layers, path=baseline_path) is not None
+    )
+    if rescale_with_baseline and not rescaled:
+        warnings.warn(baselines.missing(lang, name, baseline_path), stacklevel=2)
     scorer = BERTScorer(
-        model_type,
+        name,
         num_layers,
         lang=lang,
-        rescale_with_baseline=rescale_with_baseline,
+        rescale_with_baseline=rescaled,
         baseline_path=baseline_path,
         use_fast_tokenizer=use_fast_tokenizer,
     )
-    if rescale_with_baseline and scorer._find_baseline() is None:
-        warnings.warn(scorer._missing_baseline(), stacklevel=2)
-        scorer._rescale_with_baseline = False
     scorer.plot_example(candidate, reference, fname)
 
 
@@ -191,20 +204,20 @@ class BERTScorer:
     manager, which closes it.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the reference's signature
+    def __init__(  # the reference's signature
         self,
         model_type: _Path | None = None,
         num_layers: int | None = None,
         batch_size: int = 64,
         nthreads: int = 4,
-        all_layers: bool = False,  # noqa: FBT001, FBT002
-        idf: bool | _Idf = False,  # noqa: FBT001, FBT002
+        all_layers: bool = False,
+        idf: bool | _Idf = False,
         idf_sents: _Texts | None = None,
         device: str | torch.device | None = None,
         lang: str | None = None,
-        rescale_with_baseline: bool = False,  # noqa: FBT001, FBT002
+        rescale_with_baseline: bool = False,
         baseline_path: _Path | None = None,
-        use_fast_tokenizer: bool = False,  # noqa: FBT001, FBT002
+        use_fast_tokenizer: bool = False,
         *,
         dtype: str | torch.dtype = "float32",
         revision: str | None = None,
@@ -337,9 +350,9 @@ class BERTScorer:
         self,
         cands: _Texts,
         refs: _References,
-        verbose: bool = False,  # noqa: FBT001, FBT002 - the reference's signature
+        verbose: bool = False,
         batch_size: int | None = None,
-        return_hash: bool = False,  # noqa: FBT001, FBT002
+        return_hash: bool = False,
     ) -> _Triple | tuple[_Triple, str]:
         """Score candidates against references; see the function `score`.
 
@@ -418,7 +431,7 @@ class BERTScorer:
             encoder.evict(self._loaded)
         self._loaded = self._model = None
 
-    def __enter__(self) -> BERTScorer:
+    def __enter__(self) -> Self:
         """Return the scorer."""
         return self
 

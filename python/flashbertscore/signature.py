@@ -26,9 +26,9 @@ def get_hash(
     model: str,
     num_layers: int,
     idf: object,
-    rescale_with_baseline: bool,  # noqa: FBT001 - the reference's signature
-    use_custom_baseline: bool,  # noqa: FBT001
-    use_fast_tokenizer: bool,  # noqa: FBT001
+    rescale_with_baseline: bool,
+    use_custom_baseline: bool,
+    use_fast_tokenizer: bool,
 ) -> str:
     """Return the reference's hash, byte for byte.
 

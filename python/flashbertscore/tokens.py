@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Texts a call of the tokenizer gets at once: its intermediate objects take a hundred times the
 # memory of the ids.
@@ -71,12 +74,12 @@ class Tokens:
     def tolist(self) -> list[list[int]]:
         """Return the ids as one list a text."""
         ids, offsets = self.ids.tolist(), self.offsets.tolist()
-        return [ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+        return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
 
 def tokenize(
     texts: Sequence[str],
-    tokenizer: Any,  # noqa: ANN401 - a tokenizer of transformers, which only encoder.py imports
+    tokenizer: Any,
     *,
     prefix_space: bool = False,
     max_length: int | None = None,
@@ -130,7 +133,7 @@ def tokenize(
     )
 
 
-def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:  # noqa: ANN401
+def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:
     # Never asks for truncation or padding: the fast tokenizers keep both as state, which two
     # threads that share a tokenizer would change under each other.
     encoded = tokenizer(
@@ -147,7 +150,7 @@ def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:
     return found
 
 
-def _truncate(ids: list[int], max_length: int, tokenizer: Any) -> list[int]:  # noqa: ANN401
+def _truncate(ids: list[int], max_length: int, tokenizer: Any) -> list[int]:
     """Cut the text's own ids, keep the special ones around them."""
     special = tokenizer("a", return_special_tokens_mask=True, verbose=False)["special_tokens_mask"]
     before = special.index(0)

@@ -2,9 +2,9 @@
 
 Run with transformers 4.57:  PYTHONPATH=python:tests python tests/helpers/record_token_ids.py
 
-For each tokenizer it writes the vocabulary files, and ids.json: the ids of the fast tokenizer under
-transformers 4 (with a space before the first word for RoBERTa and GPT-2), and for texts where the slow
-tokenizer gives other ids, those.
+For each tokenizer it writes the vocabulary files, and ids.json: the ids of the fast tokenizer
+(with a space before the first word for RoBERTa and GPT-2), and for texts where the slow tokenizer
+gives other ids, those.
 """
 
 from __future__ import annotations
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     assert transformers.__version__.startswith("4.")
     with quiet():
         for name in RECORDED:
-            print(name, *record(name))
+            print(name, *record(name))  # noqa: T201

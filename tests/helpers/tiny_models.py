@@ -40,7 +40,7 @@ SMALL = {
 
 @dataclass(frozen=True)
 class Family:
-    """How one family is built: its tokenizer files, its config class and what the class is given."""
+    """How one family is built: its tokenizer files, its classes and what the config is given."""
 
     write_tokenizer: Callable[[Path, Sequence[str]], int]
     config: str
@@ -155,7 +155,8 @@ def write_xlm_roberta(path: Path, texts: Sequence[str]) -> int:
 
 def write_albert(path: Path, texts: Sequence[str]) -> int:
     return write_sentencepiece(
-        path, texts,
+        path,
+        texts,
         "spiece.model",
         pad_id=0,
         unk_id=1,
@@ -169,7 +170,8 @@ def write_albert(path: Path, texts: Sequence[str]) -> int:
 def write_deberta_v2(path: Path, texts: Sequence[str]) -> int:
     return (
         write_sentencepiece(
-            path, texts,
+            path,
+            texts,
             "spm.model",
             pad_id=0,
             bos_id=1,
@@ -190,7 +192,8 @@ def write_t5(path: Path, texts: Sequence[str]) -> int:
 
 def write_xlnet(path: Path, texts: Sequence[str]) -> int:
     return write_sentencepiece(
-        path, texts,
+        path,
+        texts,
         "spiece.model",
         unk_id=0,
         bos_id=1,
@@ -219,9 +222,7 @@ FAMILIES: dict[str, Family] = {
         {"n_embd": 32, "n_layer": 4, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0},
     ),
     "bert": Family(write_wordpiece, "BertConfig", "BertModel", SMALL),
-    "bert-cased": Family(
-        write_cased, "BertConfig", "BertModel", SMALL, {"do_lower_case": False}
-    ),
+    "bert-cased": Family(write_cased, "BertConfig", "BertModel", SMALL, {"do_lower_case": False}),
     "electra": Family(
         write_wordpiece, "ElectraConfig", "ElectraModel", SMALL | {"embedding_size": 16}
     ),

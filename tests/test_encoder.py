@@ -1,0 +1,269 @@
+"""Ids to embeddings: batching, loading, caching."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from flashbertscore import encoder, loading
+from flashbertscore.encoder import batches, load
+from helpers.texts import SENTENCES
+from helpers.tiny_models import FAMILIES, save_model
+
+TinyModel = Callable[[str], str]
+SUPPORTED = sorted(set(FAMILIES) - {"gpt2"})
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_embeddings_are_packed_in_the_order_of_the_texts(
+    family: str,
+    all_layers: bool,
+    tiny_model: TinyModel,
+) -> None:
+    """Whatever the batches, each text has the embeddings that it has alone."""
+    loaded = load(tiny_model(family), 3, all_layers=all_layers)
+    tokens = loaded.tokenize([*SENTENCES[:9], "", "snow"])
+    packed = loaded.encode(tokens, batch_size=4)
+    lead = [5] if all_layers else []
+    assert packed.shape == (*lead, tokens.tokens_seen, 32)
+    for n, part in enumerate(packed.split(tokens.lengths.tolist(), dim=-2)):
+        alone = loaded.encode(tokens.select(torch.tensor([n])))
+        torch.testing.assert_close(part, alone, rtol=1e-4, atol=1e-4)
+    again = loaded.encode(tokens, batch_size=64, token_budget=50)
+    torch.testing.assert_close(again, packed, rtol=1e-4, atol=1e-4)
+
+
+def test_batches() -> None:
+    lengths = torch.tensor([3, 0, 9, 4, 4, 1, 9, 30])
+    found = [batch.tolist() for batch in batches(lengths, 3, 20)]
+    assert found == [[7], [2, 6], [3, 4, 0], [5]]
+    assert list(batches(torch.empty(0, dtype=torch.int64), 3, 20)) == []
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+        list(batches(lengths, 0, 20))
+
+
+def test_batches_hold_to_both_limits_and_lose_no_text() -> None:
+    lengths = torch.randint(1, 200, (500,))
+    seen: list[int] = []
+    for batch in batches(lengths, 64, 1000):
+        sizes = lengths[batch]
+        assert len(batch) <= 64
+        assert len(batch) == 1 or int(sizes.max()) * len(batch) <= 1000
+        seen += batch.tolist()
+    assert sorted(seen) == list(range(500))
+    assert lengths[seen].diff().max() <= 0
+
+
+def test_progress_tells_of_every_text(tiny_model: TinyModel) -> None:
+    loaded = load(tiny_model("bert"), 1)
+    counts: list[int] = []
+    loaded.encode(loaded.tokenize(list(SENTENCES)), batch_size=7, progress=counts.append)
+    assert sum(counts) == len(SENTENCES)
+    assert max(counts) == 7
+
+
+def test_no_layer_that_the_model_has_not(tiny_model: TinyModel) -> None:
+    for family in SUPPORTED:
+        path = tiny_model(family)
+        message = f"Invalid num_layers: num_layers should be between 0 and 4 for {path}"
+        for layer in (5, -1):
+            with pytest.raises(AssertionError) as error:
+                load(path, layer)
+            assert str(error.value) == message
+
+
+def test_unsupported_architecture(tiny_model: TinyModel) -> None:
+    with pytest.raises(ValueError, match=r"Not supported: .* is a GPT2Model"):
+        load(tiny_model("gpt2"), 2)
+
+
+@pytest.mark.parametrize("family", ["bert", "bart", "t5"])
+def test_no_model_no_decoder_and_no_layers_above(family: str, tiny_model: TinyModel) -> None:
+    model = load(tiny_model(family), 2).model
+    assert not model.training
+    assert not hasattr(model, "decoder")
+    names = [name for name, _ in model.named_parameters()]
+    assert any(".1." in name for name in names)
+    assert not any(".2." in name for name in names)
+
+
+def test_several_threads_load_a_model_once(tiny_model: TinyModel) -> None:
+    encoder.clear_cache()
+    path = tiny_model("mpnet")
+    made: list[Any] = []
+    threads = [threading.Thread(target=lambda: made.append(load(path, 2).model)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4
+    assert all(model is made[0] for model in made)
+
+
+def test_the_cache_keeps_the_models_used_last(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder, "CACHE_SIZE", 2)
+    encoder.clear_cache()
+    path = tiny_model("bert")
+    one, two = load(path, 1), load(path, 2)
+    assert load(path, 1).model is one.model
+    load(path, 3)
+    assert load(path, 1).model is one.model
+    assert load(path, 2).model is not two.model
+
+
+def test_what_a_model_is_kept_by(tiny_model: TinyModel) -> None:
+    path = tiny_model("bert")
+    base = load(path, 2)
+    assert load(path, 2, device=torch.device("cpu")).model is base.model
+    assert load(path, 2, dtype=torch.bfloat16).model is not base.model
+    every = load(path, 2, all_layers=True)
+    assert every.model is not base.model
+    assert load(path, 4, all_layers=True).model is every.model
+
+
+def test_loading_and_scoring_change_no_global_state(tmp_path: Path) -> None:
+    path = save_model("bert", tmp_path / "model")
+    log = transformers.utils.logging
+
+    def state() -> tuple[Any, ...]:
+        return (
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            torch.get_rng_state().tolist(),
+            torch.are_deterministic_algorithms_enabled(),
+            log.get_verbosity(),
+            log.is_progress_bar_enabled(),
+            dict(os.environ),
+        )
+
+    before = state()
+    loaded = load(str(path), 2)
+    loaded.encode(loaded.tokenize(list(SENTENCES)))
+    assert state() == before
+
+
+def test_embeddings_carry_no_gradient(tiny_model: TinyModel) -> None:
+    loaded = load(tiny_model("bert"), 2)
+    assert not loaded.encode(loaded.tokenize(["snow"])).requires_grad
+
+
+QUIET = """
+import sys, warnings
+warnings.simplefilter("error")
+from flashbertscore.scorer import score
+for path in sys.argv[1:]:
+    score(["It is raining.", "snow"], ["It rains.", "a boat"], path, 2, idf=True)
+"""
+
+
+def test_a_clean_run_writes_nothing(tiny_model: TinyModel) -> None:
+    paths = [tiny_model(family) for family in SUPPORTED]
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET, *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": ""},
+    )
+    assert done.stdout == ""
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+class Payload:
+    """What a hostile checkpoint holds: unpickling it writes a file."""
+
+    def __init__(self, path: Path) -> None:  # noqa: D107
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:  # noqa: D105
+        return Path.write_text, (self.path, "run")
+
+
+def as_torch_file(path: Path, extra: dict[str, Any]) -> None:
+    from safetensors.torch import load_file  # noqa: PLC0415
+
+    weights = path / "model.safetensors"
+    torch.save(load_file(weights) | extra, path / "pytorch_model.bin")
+    weights.unlink()
+
+
+def test_a_model_without_safetensors(tiny_model: TinyModel, tmp_path: Path) -> None:
+    path = save_model("bert", tmp_path / "model")
+    expected = load(tiny_model("bert"), 2)
+    as_torch_file(path, {})
+    loaded = load(str(path), 2)
+    tokens = loaded.tokenize(list(SENTENCES[:3]))
+    assert torch.equal(loaded.encode(tokens), expected.encode(tokens))
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    path = save_model("bert", tmp_path / "model")
+    as_torch_file(path, {"x": Payload(tmp_path / "written")})
+    with pytest.raises(Exception, match=r"(?i)weights"):
+        load(str(path), 2)
+    assert not (tmp_path / "written").exists()
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+    path = save_model("bert", tmp_path / "model")
+    (path / "theirs.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'written')!r}).write_text('run')\n"
+        "from transformers import BertConfig as C, BertModel as M\n",
+        encoding="utf-8",
+    )
+    config = path / "config.json"
+    text = config.read_text(encoding="utf-8")
+    auto = '"auto_map": {"AutoConfig": "theirs.C", "AutoModel": "theirs.M"},'
+    config.write_text(text.replace("{", "{" + auto, 1), encoding="utf-8")
+    load(str(path), 2)  # the architecture is known, so its own code serves
+    config.write_text(text.replace("{", "{" + auto, 1).replace('"bert"', '"theirs"'), "utf-8")
+    with pytest.raises(ValueError, match=r"trust_remote_code|does not recognize|custom code"):
+        load(str(path), 3)
+    assert not (tmp_path / "written").exists()
+
+
+def test_weights_that_the_checkpoint_lacks_are_reported(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415
+
+    path = save_model("bert", tmp_path / "model")
+    weights = load_file(path / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"1 weights of BertModel are not in the checkpoint"):
+        load(str(path), 2)
+
+
+def test_a_pooler_is_not_missed(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415
+
+    path = save_model("bert", tmp_path / "model")
+    weights = load_file(path / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "pooler" not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
+    load(str(path), 2)
+
+
+def test_no_such_model(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        load(str(tmp_path / "none"), 2)
+
+
+def test_a_folder_has_no_revision_to_pin(tiny_model: TinyModel) -> None:
+    loaded = load(tiny_model("bert"), 2, revision="main")
+    assert loaded.revision is None
+    assert loading.wants_prefix_space(loaded.tokenizer) is False
