@@ -144,7 +144,7 @@ def test_rescaling_with_a_file(cli: Any, folder: Any) -> None:
     (folder / "b.csv").write_text("LAYER,P,R,F\n6,0.1,0.2,0.3\n")
     code, out, _ = cli("-c", "cand", "-r", "ref", "--lang", "en", "--baseline-path", "b.csv")
     assert code == 0
-    assert "Scores     rescaled with baseline\n" in out
+    assert "Scores     rescaled with baseline, no IDF\n" in out
     f1 = mean([(x - 0.3) / 0.7 for x in expected()["f1"]])
     assert float(out.split()[1]) == pytest.approx(f1, abs=1e-6)
 
