@@ -14,13 +14,23 @@ NEWS = Path(os.environ.get("FLASHBERTSCORE_NEWS", REPOSITORY.parent / "shared" /
 
 @dataclass(frozen=True)
 class OpCase:
-    """Pairs of random token embeddings [pairs, length, dim] for the op."""
+    """Pairs of random token embeddings [pairs, length, dim] for the op.
 
-    name: str
+    ``contenders``: those of peers.OP_CONTENDERS that run it. ``threads``: 0 stands for every core.
+    """
+
+    dtype: str
     pairs: int
     length: int
     dim: int
     runs: int
+    contenders: tuple[str, ...] = ("flashbertscore", "torch chain")
+    threads: tuple[int, ...] = (1,)
+
+    @property
+    def name(self) -> str:
+        """Name on the command line and in the results."""
+        return f"op-{self.dtype}-{self.dim}-{self.length}"
 
     @property
     def flop(self) -> float:
@@ -28,14 +38,28 @@ class OpCase:
         return 2.0 * self.pairs * self.length**2 * self.dim
 
 
-OP = [
-    OpCase("op-20", 1000, 20, 768, 9),
-    OpCase("op-32", 1000, 32, 768, 9),
-    OpCase("op-64", 500, 64, 768, 9),
-    OpCase("op-128", 250, 128, 768, 9),
-    OpCase("op-512", 16, 512, 768, 7),
-    OpCase("op-16k", 1, 16384, 768, 3),
+SIZES = {20: 1000, 32: 1000, 64: 500, 128: 250, 512: 16}
+"""Tokens of a side, and pairs."""
+
+EVERYONE = ("flashbertscore", "torch chain", "torch compile")
+
+MAIN = [
+    OpCase(dtype, pairs, length, 768, 9, EVERYONE, (1, 0) if length == 32 else (1,))
+    for dtype in ("float32", "bfloat16")
+    for length, pairs in SIZES.items()
 ]
+LONG = [
+    OpCase("float32", 1, 16384, 768, 3, threads=(1, 0)),
+    OpCase("bfloat16", 1, 16384, 768, 3),
+]
+HUGE = OpCase("float32", 1, 100_000, 768, 1, ("flashbertscore",), (0,))
+OTHER_DIMS = [
+    OpCase(dtype, pairs, length, dim, 9)
+    for dtype in ("float32", "bfloat16")
+    for dim in (384, 1024)
+    for length, pairs in SIZES.items()
+]
+OP = [*MAIN, *LONG, HUGE, *OTHER_DIMS]
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,8 @@ TEXT = [
     TextCase("news", "3,004 news sentence pairs", idf=False, runs=3),
     TextCase("news-idf", "the same with IDF weights", idf=True, runs=3),
 ]
+
+TEXT_CONTENDERS = ("flashbertscore", "bert-score")
 
 
 def model_path() -> str:

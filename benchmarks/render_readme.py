@@ -39,25 +39,42 @@ def where(result: dict[str, Any]) -> str:
     )
 
 
+def op_row(result: dict[str, Any], case: cases.OpCase, threads: int) -> str:
+    ours = find(result, case.name, "flashbertscore", threads)
+    cells = [case.dtype, f"{case.pairs:,} x {case.length:,} x {case.length:,}", f"{case.dim}"]
+    cells += [f"{threads}", f"{1e3 * ours['median']:,.1f} ms"]
+    for contender in cases.EVERYONE[1:]:
+        if contender in case.contenders:
+            other = find(result, case.name, contender, threads)
+            cells.append(f"{other['median'] / ours['median']:.1f}x")
+        else:
+            cells.append("")
+    rate = case.flop / ours["median"] / 1e9
+    peak = result["peak_of_one_core"][f"{case.dtype}_gflops"] * threads
+    cells += [f"{rate:,.0f}", f"{rate / peak:.2f}" if peak else ""]
+    if "torch chain" in case.contenders:
+        cells.append(f"{find(result, case.name, 'torch chain', threads)['peak']:,.0f} MiB")
+    else:
+        cells.append("")
+    cells.append(f"{ours['peak']:,.1f} MiB")
+    return "| " + " | ".join(cells) + " |"
+
+
 def op_table(result: dict[str, Any]) -> list[str]:
+    peak = result["peak_of_one_core"]
     cores = result["machine"]["cores"]
     lines = [
-        "| pairs x tokens x tokens, D = 768, float32 | threads | torch chain | FlashBERTScore "
-        "| ratio | GFLOP/s | peak memory, torch | ours |",
-        "|---|---|---|---|---|---|---|---|",
+        f"Peak of one core, in the same run: {peak['float32_gflops']:.0f} GFLOP/s in float32, "
+        f"{peak['bfloat16_gflops']:.0f} in bfloat16; copies at {peak['copy_gbytes']:.0f} GB/s read "
+        "and written.",
+        "",
+        "| dtype | pairs x tokens x tokens | D | threads | time | over torch chain "
+        "| over torch.compile of it | GFLOP/s | of peak | peak memory, torch | ours |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for case in cases.OP:
-        for threads in (1, cores):
-            ours = find(result, case.name, "flashbertscore", threads)
-            chain = find(result, case.name, "torch chain", threads)
-            lines.append(
-                f"| {case.pairs:,} x {case.length:,} x {case.length:,} | {threads} "
-                f"| {1e3 * chain['median']:,.1f} ms | {1e3 * ours['median']:,.1f} ms "
-                f"| {chain['median'] / ours['median']:.1f}x "
-                f"| {case.flop / ours['median'] / 1e9:,.0f} "
-                f"| {chain['peak']:,.0f} MiB | {ours['peak']:,.1f} MiB |"
-            )
-    return lines
+    return lines + [
+        op_row(result, case, threads or cores) for case in cases.OP for threads in case.threads
+    ]
 
 
 def text_table(result: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
+from peak import peak
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "bert-score", "numpy")
@@ -58,7 +59,8 @@ def measure_one(name: str, contender: str, threads: int) -> None:
     torch.set_num_threads(threads)
     for case in cases.OP:
         if case.name == name:
-            record = measure(peers.op_call(case, contender), case.runs)
+            call = peers.op_call(case, contender)
+            record = measure(call, case.runs, warm_up=case.runs > 1)
     for text in cases.TEXT:
         if text.name == name:
             record = measure(peers.text_call(text, contender), text.runs, warm_up=False)
@@ -75,7 +77,7 @@ def child(name: str, contender: str, threads: int) -> dict[str, Any]:
         sys.exit(f"{name} with {contender} failed:\n{done.stderr}")
     record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     print(
-        f"{name:10} {contender:16} {threads} thread(s)  "
+        f"{name:22} {contender:16} {threads} thread(s)  "
         f"{record['median']:9.4f} s  {record['peak']:8.1f} MiB",
         file=sys.stderr,
         flush=True,
@@ -94,25 +96,25 @@ def main() -> None:
         return
 
     import flashbertscore  # noqa: PLC0415
-    import peers  # noqa: PLC0415
 
     host = machine()
     cores = os.cpu_count() or 1
     records = [
-        child(case.name, contender, threads)
+        child(case.name, contender, threads or cores)
         for case in cases.OP
         if case.name.startswith(options.only)
-        for threads in (1, cores)
-        for contender in peers.OP_CONTENDERS
+        for threads in case.threads
+        for contender in case.contenders
     ]
     records += [
         child(case.name, contender, cores)
         for case in cases.TEXT
         if case.name.startswith(options.only)
-        for contender in peers.TEXT_CONTENDERS
+        for contender in cases.TEXT_CONTENDERS
     ]
     result = {
         "machine": host,
+        "peak_of_one_core": peak(),
         "isa": flashbertscore.isa(),
         "versions": {name: version(name) for name in PACKAGES}
         | {"python": platform.python_version()},
