@@ -190,3 +190,12 @@ def test_the_tokenizer_is_left_as_it_was(tiny_model: Any) -> None:
     bare.tokenize(list(SENTENCES), 9)
     assert bare.tokenizer.backend_tokenizer.truncation is None
     assert bare.tokenizer.backend_tokenizer.padding is None
+
+
+def test_settings_in_the_configuration_prevail_over_tokenizer_json(tmp_path: Path) -> None:
+    folder = tmp_path / "cased"
+    shutil.copytree(DATA / "bert", folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    for path, same in ((DATA / "bert", True), (folder, False)):
+        upper, lower = ids_of(loading.load_tokenizer(str(path)), ["The", "the"])
+        assert (upper == lower) is same
