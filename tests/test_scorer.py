@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import inspect
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -264,6 +268,59 @@ def test_chunks_bound_what_is_held_and_change_nothing(
         assert sum(encoded) == len(corpus.texts)
         assert len(matched) > 3
         assert max(matched) < tokens.tokens_seen
+
+
+class Watched:
+    """An encoder whose embeddings can be seen to be freed: NumPy owns their memory."""
+
+    all_layers = False
+
+    def __init__(self) -> None:  # noqa: D107
+        self.given: list[weakref.ref[Any]] = []
+        self.alive: list[int] = []
+
+    def encode(self, tokens: Tokens, **_: Any) -> torch.Tensor:
+        gc.collect()
+        self.alive.append(sum(reference() is not None for reference in self.given))
+        values = np.random.default_rng(0).random((tokens.tokens_seen, 4), dtype=np.float32)
+        self.given.append(weakref.ref(values))
+        return torch.from_numpy(values)
+
+
+def test_embeddings_are_freed_before_the_next_chunk_is_encoded() -> None:
+    texts = 40
+    tokens = Tokens(
+        torch.arange(texts * 5),
+        torch.arange(0, texts * 5 + 1, 5),
+        torch.full((texts,), 5),
+        torch.zeros(texts, dtype=torch.bool),
+    )
+    apart = torch.arange(texts).view(-1, 2)
+    shared = torch.stack([torch.arange(1, texts), torch.zeros(texts - 1, dtype=torch.int64)], 1)
+    for pairs in (apart, shared):
+        watched: Any = Watched()
+        weights = torch.ones(tokens.tokens_seen)
+        scores = matching.score_pairs(watched, tokens, pairs, weights, chunk_tokens=20)
+        assert scores.shape == (len(pairs), 3)
+        assert len(watched.alive) >= 9
+        assert set(watched.alive) == {0}
+
+
+def test_nan_of_a_layer_is_reported_once_by_pair(tiny_model: TinyModel) -> None:
+    options = {"all_layers": True, "idf": True}
+    with pytest.warns(UserWarning, match=r"^pair 0, pair 1: P or R is NaN") as caught:
+        score(CANDIDATES[:2], [REFERENCES[0]] * 2, tiny_model("bert"), LAYER, **options)
+    assert len(caught) == 1
+
+
+def test_embeddings_that_are_not_finite_are_reported(tiny_model: TinyModel) -> None:
+    made = BERTScorer(tiny_model("bert"), LAYER)
+    made._model = copy.deepcopy(made._model)
+    torch.nn.init.constant_(made._model.encoder.layer[-1].output.LayerNorm.bias, torch.nan)
+    with pytest.warns(UserWarning, match="the model gives embeddings that are not finite"):
+        precision, _, f1 = made.score(["snow"], ["rain"], batch_size=1)
+    assert precision.isnan().all()
+    assert f1.tolist() == [0.0]
 
 
 def test_matching_holds_no_matrix_of_similarities() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,15 @@ def test_space_before_the_first_word(family: str) -> None:
 def test_no_space_before_the_first_word_of_other_families(family: str) -> None:
     loaded = loading.load_tokenizer(str(DATA / family))
     assert not loading.wants_prefix_space(loaded)
+
+
+@pytest.mark.parametrize("family", RECORDED)
+def test_a_tokenizer_that_was_saved_again_gives_the_same_ids(family: str, tmp_path: Path) -> None:
+    tokenizer = loading.load_tokenizer(str(DATA / family))
+    tokenizer.save_pretrained(tmp_path)
+    shutil.copy(DATA / family / "config.json", tmp_path)
+    texts = [text for n, text in enumerate(STRESS_TEXTS) if n not in LITERAL]
+    assert ids_of(loading.load_tokenizer(str(tmp_path)), texts) == ids_of(tokenizer, texts)
 
 
 def test_white_space_around_a_text_is_dropped(tiny_model: Any) -> None:
@@ -180,3 +190,12 @@ def test_the_tokenizer_is_left_as_it_was(tiny_model: Any) -> None:
     bare.tokenize(list(SENTENCES), 9)
     assert bare.tokenizer.backend_tokenizer.truncation is None
     assert bare.tokenizer.backend_tokenizer.padding is None
+
+
+def test_settings_in_the_configuration_prevail_over_tokenizer_json(tmp_path: Path) -> None:
+    folder = tmp_path / "cased"
+    shutil.copytree(DATA / "bert", folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    for path, same in ((DATA / "bert", True), (folder, False)):
+        upper, lower = ids_of(loading.load_tokenizer(str(path)), ["The", "the"])
+        assert (upper == lower) is same

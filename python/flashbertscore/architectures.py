@@ -28,6 +28,10 @@ PREFIX_SPACE_MODELS = frozenset(
     }
 )
 
+# Model types that transformers 5 saves with one of these classes; under 4 they had classes of their
+# own, and no space.
+OWN_TOKENIZERS = frozenset({"bart", "codegen", "lilt", "longformer", "phi"})
+
 # Encoder-decoder types with a class of transformers for the encoder alone; of all others
 # AutoModel loads both halves and the decoder is dropped.
 ENCODER_CLASSES = {
@@ -38,13 +42,18 @@ ENCODER_CLASSES = {
 }
 
 
-def wants_prefix_space(tokenizer_class: str | None, model_type: str | None) -> bool:
+def wants_prefix_space(
+    tokenizer_class: str | None, model_type: str | None, *, saved_by_5: bool = False
+) -> bool:
     """Whether ids are taken with a space before the first word.
 
     Args:
         tokenizer_class: the class that tokenizer_config.json or config.json names, if any.
         model_type: the `model_type` of config.json.
+        saved_by_5: whether transformers 5 wrote the name of the class.
     """
+    if saved_by_5 and model_type in OWN_TOKENIZERS:
+        return False
     if tokenizer_class:
         return tokenizer_class.removesuffix("Fast") in PREFIX_SPACE_TOKENIZERS
     return model_type in PREFIX_SPACE_MODELS

@@ -39,7 +39,9 @@ def load_tokenizer(model_type: str, revision: str | None = None) -> Any:
         if _version(transformers) >= (5, 0):
             _publish(transformers, tokenizer, name, revision)
     cls = declared.get("tokenizer_class") or getattr(config, "tokenizer_class", None)
-    prefix_space = architectures.wants_prefix_space(cls, config.model_type)
+    prefix_space = architectures.wants_prefix_space(
+        cls, config.model_type, saved_by_5="backend" in declared
+    )
     setattr(tokenizer, _PREFIX_SPACE, prefix_space)
     return tokenizer
 
@@ -154,10 +156,14 @@ def _as_version_4(tokenizer: Any, file: str) -> Any:
     backend.no_truncation()
     backend.no_padding()
     normalizer = backend.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer) and hasattr(tokenizer, "do_lower_case"):
-        normalizer.lowercase = tokenizer.do_lower_case
-        normalizer.strip_accents = tokenizer.strip_accents
-        normalizer.handle_chinese_chars = tokenizer.tokenize_chinese_chars
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        for rule, setting in (
+            ("lowercase", "do_lower_case"),
+            ("strip_accents", "strip_accents"),
+            ("handle_chinese_chars", "tokenize_chinese_chars"),
+        ):
+            if hasattr(tokenizer, setting):
+                setattr(normalizer, rule, getattr(tokenizer, setting))
     if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
         backend.pre_tokenizer.add_prefix_space = tokenizer.add_prefix_space
     known = {token.content for token in backend.get_added_tokens_decoder().values()}

@@ -55,27 +55,27 @@ def score_pairs(
     for number, (start, stop) in enumerate(chunks):
         last_use[pairs[order[start:stop]].flatten()] = number
     scores: list[torch.Tensor] = []
-    held: dict[int, torch.Tensor] = {}  # texts of earlier chunks that are needed again
+    held: dict[int, torch.Tensor] = {}  # embeddings of texts that a later chunk needs again
     for number, (start, stop) in enumerate(chunks):
         texts, local = torch.unique(pairs[order[start:stop]], return_inverse=True)
         wanted = texts.tolist()
         fresh = [text for text in wanted if text not in held]
         part = tokens.select(torch.tensor(fresh, dtype=torch.int64))
         embeddings = encoder.encode(part, batch_size=batch_size, progress=progress)
+        later = [text for text in wanted if last_use[text] > number]
         known = held | dict(
             zip(fresh, torch.split(embeddings, part.lengths.tolist(), dim=-2), strict=True)
         )
         if len(fresh) < len(wanted):
             embeddings = torch.cat([known[text] for text in wanted], dim=-2)
+        # Copies: a view would keep the embeddings of its whole chunk.
+        kept = {text: known[text].clone() for text in later if text not in held}
+        held = {text: rows for text, rows in held.items() if last_use[text] > number} | kept
+        del known
         if number == len(chunks) - 1 and when_encoded is not None:
             when_encoded()
         scores.append(_match(embeddings, tokens.select(texts), local, weights[tokens.rows(texts)]))
-        # A copy: a view would keep the embeddings of its whole chunk.
-        held = {
-            text: rows if text in held else rows.clone()
-            for text, rows in known.items()
-            if last_use[text] > number
-        }
+        del embeddings  # before the next chunk's are made
     return torch.cat(scores, dim=-2)[..., order.argsort(), :]
 
 
@@ -129,6 +129,8 @@ def _match(
             for layer in layers
         ]
     ).to("cpu", torch.float32)
+    f1 = scores[..., 2]
+    f1.masked_fill_(f1.isnan(), 0.0)  # as the reference: NaN stays in P and R only
     scores[:, tokens.empty[pairs].any(dim=1)] = 0.0
     return scores if embeddings.dim() == 3 else scores[0]
 

@@ -65,7 +65,7 @@ def raw_scores(
         progress.close()
     if corpus.sizes is not None:
         scores = matching.best_of_references(scores, corpus.sizes)
-    reports.warn_of_nan(scores, token_weights)
+    reports.warn_of_nan(scores, tokens, token_weights)
     return scores
 
 

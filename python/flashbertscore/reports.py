@@ -6,10 +6,10 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from flashbertscore.inputs import Corpus
     from flashbertscore.tokens import Tokens
@@ -83,17 +83,19 @@ def warn_of_empty_texts(tokens: Tokens, corpus: Corpus) -> None:
         _warn(f"{_some(places)}: no tokens in the text; the raw scores of its pairs are 0")
 
 
-def warn_of_nan(scores: torch.Tensor, weights: torch.Tensor) -> None:
-    """Warn once if P or R is NaN; `scores` is [N, 3] or [L, N, 3], `weights` of all tokens."""
+def warn_of_nan(scores: torch.Tensor, tokens: Tokens, weights: torch.Tensor) -> None:
+    """Warn once if P or R is NaN; `scores` is [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
     nan = scores.isnan().any(dim=-1)
     nan = nan.any(dim=0) if nan.dim() > 1 else nan
     if not nan.any():
         return
+    text = torch.repeat_interleave(tokens.lengths)
+    totals = torch.zeros(len(tokens)).index_add_(0, text, weights)
     places = [f"pair {i}" for i in nan.nonzero().squeeze(1).tolist()]
     why = (
         "the token weights of a text sum to 0 (IDF counted over one reference, or over references "
         "that are all the same, gives every token in them 0; so does a text of special tokens only)"
-        if (weights == 0).any()
+        if (totals[~tokens.empty] == 0).any()
         else "the model gives embeddings that are not finite"
     )
     _warn(f"{_some(places)}: P or R is NaN and F1 is 0, because {why}")

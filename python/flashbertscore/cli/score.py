@@ -134,14 +134,15 @@ def _summary(report: dict[str, Any]) -> str:
         return "nan" if x is None else f"{x:.6f}"
 
     several = f", best of {report['references']} references" if report["references"] > 1 else ""
-    how = ["rescaled with baseline"] * report["rescaled"] + ["IDF weights"] * report["idf"]
+    scale = "rescaled with baseline" if report["rescaled"] else "raw"
+    weights = "IDF weights" if report["idf"] else "no IDF"
     lines = {
         "F1": shown(report["f1"]),
         "Precision": shown(report["precision"]),
         "Recall": shown(report["recall"]),
         "Pairs": f"{report['pairs']}{several}",
         "Model": f"{report['model']}, layer {report['num_layers']}",
-        "Scores": ", ".join(how) or "raw, no IDF",
+        "Scores": f"{scale}, {weights}",
         "Signature": report["signature"],
     }
     return "\n".join(f"{name:<11}{value}" for name, value in lines.items())

@@ -278,8 +278,16 @@ def bert_cos_score_idf(
     all_layers: bool = False,
 ) -> Tensor:
     """Return raw P, R, F of n pairs of texts, references first: float32 [n, 3] or [L, n, 3]."""
+    both = encoder.Encoder(
+        name=str(tokenizer.name_or_path),
+        tokenizer=tokenizer,
+        model=model.eval(),
+        prefix_space=loading.wants_prefix_space(tokenizer),
+        all_layers=all_layers,
+        revision=None,
+    )
     number = {text: i for i, text in enumerate(dict.fromkeys([*refs, *hyps]))}
-    tokens = _tokenize(list(number), tokenizer)
+    tokens = both.tokenize(list(number))
     pairs = torch.tensor(
         [[number[hyp], number[ref]] for hyp, ref in zip(hyps, refs, strict=True)],
         dtype=torch.int64,
@@ -290,14 +298,7 @@ def bert_cos_score_idf(
     if verbose:
         print("computing bert embedding.")  # noqa: T201 - as the reference's verbose does
     return matching.score_pairs(
-        encoder.Encoder(
-            name=str(tokenizer.name_or_path),
-            tokenizer=tokenizer,
-            model=model.eval(),
-            prefix_space=loading.wants_prefix_space(tokenizer),
-            all_layers=all_layers,
-            revision=None,
-        ),
+        both,
         tokens,
         pairs,
         idf.weigh(tokens, idf_dict),
