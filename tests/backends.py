@@ -59,7 +59,7 @@ class Backend:
     def bertscore(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
         """The padded op on CPU tensors."""
         if self.name == "tiled":
-            return Scores(*ops._bertscore_elsewhere(*args, **kwargs))
+            return Scores(*ops._padded_elsewhere(*args, **kwargs))
         if self.name == "cuda-emulated":
             return Scores(*ops._padded(EMULATED, *args, **kwargs))
         if self.name == "cuda":
@@ -69,7 +69,7 @@ class Backend:
     def bertscore_packed(self, *args: Tensor | None, **kwargs: Tensor | None) -> Scores:
         """The packed op on CPU tensors."""
         if self.name == "tiled":
-            return Scores(*ops._bertscore_packed_elsewhere(*args, **kwargs))
+            return Scores(*ops._packed_elsewhere(*args, **kwargs))
         if self.name == "cuda-emulated":
             return Scores(*ops._packed(EMULATED, *args, **kwargs))
         if self.name == "cuda":

@@ -50,7 +50,7 @@ FAULTS = [
     ),
     Fault(
         "a mask is off by one: the row after the last counts as a token",
-        "match.cuh",
+        "numeric.cuh",
         "return i >= rows || is_masked",
         "return i > rows || is_masked",
         "plain",

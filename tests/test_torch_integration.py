@@ -144,7 +144,7 @@ def test_a_device_without_a_kernel_gets_the_tiled_path_and_says_so_once(
     monkeypatch.setattr(ops, "_told", set())
     with caplog.at_level(logging.INFO, logger="flashbertscore"):
         for _ in range(3):
-            ops._bertscore_elsewhere(torch.ones(1, 2, 3), torch.ones(1, 2, 3))
+            ops._padded_elsewhere(torch.ones(1, 2, 3), torch.ones(1, 2, 3))
     assert caplog.messages == ["no FlashBERTScore kernel for cpu: using tiled torch operations"]
 
 

@@ -3,6 +3,7 @@
 
 #include "cuda/heuristics.h"
 #include "cuda/match.cuh"
+#include "cuda/rescue.cuh"
 #include "cuda/runtime.h"
 
 namespace flashbertscore::cuda {
@@ -13,26 +14,33 @@ void launch_whole(const Problem& problem, const Device& device, Stream stream) {
                                                 stream, problem);
 }
 
-template <class T, class E, bool ALIGNED>
+template <class T, class E, bool ALIGNED, class Items = PairParts<T>>
 void launch_parts(const Problem& problem, const Device& device, Stream stream) {
-    launch<match<T, E, ALIGNED, PairParts<T>>>(device, problem.item_count, T::THREADS,
-                                               T::long_bytes(), stream, problem);
+    launch<match<T, E, ALIGNED, Items>>(device, problem.item_count, T::THREADS, T::long_bytes(),
+                                        stream, problem);
+}
+
+// Which of this and launch_parts has work, the norms decide, on the device. Small tiles: the large
+// ones leave no registers for shifts.
+template <class E>
+void launch_shifted_parts(const Problem& problem, const Choice& choice, const Device& device,
+                          Stream stream) {
+    using T = AnyShape;
+    if (choice.shape == Shape::any) {
+        return launch_parts<T, E, false, PairParts<T, true>>(problem, device, stream);
+    }
+    using Items = PairParts<T, true, HalfLarge::TM / T::TM, HalfLarge::TN / T::TN>;
+    launch_parts<T, E, true, Items>(problem, device, stream);
 }
 
 template <class E>
-void launch_match(const Problem& problem, const Choice& choice, bool aligned, const Device& device,
+void launch_whole(const Problem& problem, Shape shape, bool aligned, const Device& device,
                   Stream stream) {
     using Tiny = std::conditional_t<E::split, FloatTiny, HalfTiny>;
     using Small = std::conditional_t<E::split, FloatSmall, HalfSmall>;
     using Large = std::conditional_t<E::split, FloatLarge, HalfLarge>;
-    if (choice.parts) {
-        if (!aligned) return launch_parts<AnyShape, E, false>(problem, device, stream);
-        if (choice.shape == Shape::any)
-            return launch_parts<AnyShape, E, true>(problem, device, stream);
-        return launch_parts<Large, E, true>(problem, device, stream);
-    }
     if (!aligned) return launch_whole<AnyShape, E, false>(problem, device, stream);
-    switch (choice.shape) {
+    switch (shape) {
     case Shape::tiny: return launch_whole<Tiny, E, true>(problem, device, stream);
     case Shape::small: return launch_whole<Small, E, true>(problem, device, stream);
     case Shape::medium:
@@ -45,11 +53,29 @@ void launch_match(const Problem& problem, const Choice& choice, bool aligned, co
 }
 
 template <class E>
+void launch_match(const Problem& problem, const Choice& choice, bool aligned, const Device& device,
+                  Stream stream) {
+    if (!choice.parts) {
+        launch_whole<E>(problem, choice.shape, aligned, device, stream);
+        if constexpr (E::wide) {
+            using T = AnyShape;
+            launch<rescue<T, E>>(device, problem.count, T::THREADS,
+                                 4 * T::SHORT_FLOATS + T::REDUCTION_BYTES, stream, problem);
+        }
+        return;
+    }
+    using Large = std::conditional_t<E::split, FloatLarge, HalfLarge>;
+    if constexpr (E::wide) launch_shifted_parts<E>(problem, choice, device, stream);
+    if (!aligned) return launch_parts<AnyShape, E, false>(problem, device, stream);
+    if (choice.shape == Shape::any) return launch_parts<AnyShape, E, true>(problem, device, stream);
+    launch_parts<Large, E, true>(problem, device, stream);
+}
+
+template <class E>
 void launch_norms(const Side& side, int dim, index_t rows, bool padded, bool aligned,
                   const Device& device, Stream stream) {
     launch<norms<E>>(device, (rows + 31) / 32, NORMS_THREADS, 0, stream, side, dim, rows, padded,
-                     aligned, static_cast<float*>(const_cast<void*>(side.scales)),
-                     const_cast<int*>(side.shifted));
+                     aligned, static_cast<float*>(const_cast<void*>(side.scales)), side.shifted);
 }
 
 // Defined in kernels_*.cu, one file an element type, so that they compile in parallel.

@@ -20,6 +20,7 @@ struct Range {
 template <class T>
 struct WholePairs {
     static constexpr bool split = false;
+    static constexpr bool shifted = false;
     static __device__ __forceinline__ index_t count(const Problem& problem) {
         return problem.count;
     }
@@ -30,10 +31,13 @@ struct WholePairs {
     }
 };
 
-// Items of pairs that many blocks share: a block of rows against a range of blocks of columns.
-template <class T>
+// Items of pairs that many blocks share: a block of rows against a range of blocks of columns. If
+// they were cut for larger tiles, ROWS x COLUMNS of T make one of those. `shifted`: for tokens
+// whose scales may hold shifts (numeric.cuh).
+template <class T, bool SHIFTED = false, int ROWS = 1, int COLUMNS = 1>
 struct PairParts {
     static constexpr bool split = true;
+    static constexpr bool shifted = SHIFTED;
     static __device__ __forceinline__ index_t count(const Problem& problem) {
         return problem.item_count;
     }
@@ -53,10 +57,12 @@ struct PairParts {
         }
         const Task task = task_of(problem, item.task);
         const int rows = blocks_of(task.n, T::TM), columns = blocks_of(task.m, T::TN);
-        range->row_begin = item.row_block;
-        range->row_end = item.row_block < rows ? item.row_block + 1 : item.row_block;
-        range->column_begin = item.column_begin;
-        range->column_end = item.column_end < columns ? item.column_end : columns;
+        range->row_begin = item.row_block * ROWS;
+        range->row_end = range->row_begin < rows ? range->row_begin + ROWS : range->row_begin;
+        if (ROWS > 1 && range->row_begin < rows && range->row_end > rows) range->row_end = rows;
+        range->column_begin = item.column_begin * COLUMNS;
+        range->column_end = item.column_end * COLUMNS;
+        if (range->column_end > columns) range->column_end = columns;
         if (range->column_begin >= range->column_end) range->row_end = range->row_begin;
         return task;
     }

@@ -8,54 +8,19 @@
 //             16 x 8 x 16 products                         shared -> registers, tensor cores
 //           column maxima                                  registers -> shared or global
 //         row maxima                                       registers -> shared or global
-//       tokens beyond the range of norms, if any           whole pairs of wide types: rescue.cuh
 //       weighted means                                     whole pairs: shared -> scores
 #pragma once
 
-#include "cuda/finish.cuh"
-#include "cuda/rescue.cuh"
+#include "cuda/slots.cuh"
 #include "cuda/tile.cuh"
 
 namespace flashbertscore::cuda {
-
-// Maxima of a pair that one block takes whole: a slot per row and warp column, and per column and
-// warp row, each written by one warp only.
-template <class T>
-struct Slots {
-    float* rows;    // [WARPS_N, CAPACITY]
-    float* columns; // [WARPS_M, CAPACITY]
-
-    __device__ __forceinline__ void row(int i, int warp_column, float best) {
-        rows[warp_column * T::CAPACITY + i] = best;
-    }
-    __device__ __forceinline__ void column(int j, int warp_row, bool first, float best) {
-        float* slot = &columns[warp_row * T::CAPACITY + j];
-        *slot = first ? best : fmaxf(*slot, best);
-    }
-    __device__ __forceinline__ float best_row(int i) const {
-        float best = rows[i];
-#pragma unroll
-        for (int w = 1; w < T::WARPS_N; ++w) best = fmaxf(best, rows[w * T::CAPACITY + i]);
-        return best;
-    }
-    __device__ __forceinline__ float best_column(int j) const {
-        float best = columns[j];
-#pragma unroll
-        for (int w = 1; w < T::WARPS_M; ++w) best = fmaxf(best, columns[w * T::CAPACITY + j]);
-        return best;
-    }
-};
 
 // The row of the tile whose scale this thread provides; every row has exactly one.
 template <class T, int PASSES>
 __device__ __forceinline__ int own_row() {
     const int chunk = ptx::thread_index() % SLICE_CHUNKS;
     return chunk < PASSES ? ptx::thread_index() / SLICE_CHUNKS + chunk * T::ROWS_A_PASS : -1;
-}
-
-// Before the norm is known: 1 for a token, NaN for anything else.
-__device__ __forceinline__ float token_or_nan(const Side& side, index_t first, int i, int rows) {
-    return i >= rows || is_masked(side, first + i) ? NAN : 1.0f;
 }
 
 template <class T, class E, bool ALIGNED, class Items>
@@ -69,12 +34,9 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     float* const y_scales = x_scales + (WHOLE ? T::CAPACITY : T::TM);
     Slots<T> slots{y_scales + T::CAPACITY, y_scales + (1 + T::WARPS_N) * T::CAPACITY}; // if WHOLE
     auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);       // if WHOLE
-    int* const any_shift = reinterpret_cast<int*>(partial + 2 * FINISH_THREADS / 32);  // if WHOLE
-    if constexpr (NORMS_HERE && E::wide) {
-        if (ptx::thread_index() == 0) *any_shift = 0;
+    if constexpr (!WHOLE && E::wide) { // parts run twice: one of the two has nothing to do
+        if ((*problem.x.shifted != 0) != Items::shifted) return;
     }
-    bool shifted = false; // some scales hold shifts that the tokens have not seen yet
-    if constexpr (!WHOLE && E::wide) shifted = *problem.x.shifted != 0;
 
     const Place<T> place;
     const Fragments<T> fragments(place);
@@ -118,8 +80,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
                 for (int k = 0; k < problem.dim; k += SLICE_ELEMENTS<E>) {
                     char* const current = stages + stage * T::STAGE_BYTES;
                     ptx::copy_async_wait<T::STAGES - 2>();
-                    if constexpr (!WHOLE && E::wide) {
-                        if (shifted) apply_shifts<T, E>(current, problem, task, rb, cb);
+                    if constexpr (Items::shifted) {
+                        apply_shifts<T, E>(current, problem, task, rb, cb);
                     }
                     arrival.slice(current, new_x, new_y);
                     ptx::sync_block(); // the slice is whole, and the stage before it is free
@@ -131,11 +93,11 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
 
                 const int x_base = WHOLE ? rb * T::TM : 0, y_base = WHOLE ? cb * T::TN : 0;
                 if (new_x) {
-                    x_scale = arrival.x_scale(x_scale, any_shift);
+                    x_scale = arrival.x_scale(x_scale);
                     if (own_x >= 0) x_scales[x_base + own_x] = x_scale;
                 }
                 if (new_y) {
-                    y_scale = arrival.y_scale(y_scale, any_shift);
+                    y_scale = arrival.y_scale(y_scale);
                     if (own_y >= 0) y_scales[y_base + own_y] = y_scale;
                 }
                 ptx::sync_block();
@@ -204,28 +166,8 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
         }
         if constexpr (WHOLE) {
             ptx::sync_block();
-            if constexpr (NORMS_HERE && E::wide) {
-                if (*any_shift != 0) {
-                    rescue<T, E>(problem, task, x_scales, y_scales, slots, any_shift);
-                }
-            }
-            Totals x = {0, 0, 0}, y = {0, 0, 0};
-            if (place.thread < FINISH_THREADS) {
-                x = share<float>(place.thread, task.n, problem.x.weights, task.x_first,
-                                 [&](int i, float* scale, float* best) {
-                                     *scale = x_scales[i];
-                                     *best =
-                                         slots.best_row(i) * (E::split ? SPLIT_UNSCALE : *scale);
-                                 });
-                y = share<float>(place.thread, task.m, problem.y.weights, task.y_first,
-                                 [&](int i, float* scale, float* best) {
-                                     *scale = y_scales[i];
-                                     *best =
-                                         slots.best_column(i) * (E::split ? SPLIT_UNSCALE : *scale);
-                                 });
-            }
+            conclude_whole<T, E>(problem, task, x_scales, y_scales, slots, partial);
             // What is read here is written again only after a barrier of the next pair's slices.
-            conclude<float>(problem, task.pair, task.n, task.m, x, y, partial);
         }
     }
 }

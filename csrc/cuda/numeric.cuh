@@ -149,6 +149,11 @@ __device__ __forceinline__ bool is_masked(const Side& side, index_t row) {
     return side.mask != nullptr && side.mask[row] == 0;
 }
 
+// Before the norm is known: 1 for a token, NaN for anything else.
+__device__ __forceinline__ float token_or_nan(const Side& side, index_t first, int i, int rows) {
+    return i >= rows || is_masked(side, first + i) ? NAN : 1.0f;
+}
+
 __device__ __forceinline__ int blocks_of(int rows, int tile) {
     return rows <= tile ? 1 : (rows + tile - 1) / tile; // an empty side is one block of no tokens
 }

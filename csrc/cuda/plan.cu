@@ -125,7 +125,7 @@ void Plan::lay_out() {
     std::size_t end = 0;
     x_scales_ = take(end, scales_ ? x_.rows() * real : 0);
     y_scales_ = take(end, scales_ ? y_.rows() * real : 0);
-    shifted_ = take(end, scales_ ? sizeof(int) : 0);
+    shifted_ = take(end, sizeof(int));
     extents_ = take(end, masked_ ? tasks * 2 * sizeof(int) : 0);
     tasks_ = take(end, listed_ ? tasks * sizeof(Task) : 0);
     items_ = take(end, listed_ ? items * sizeof(Item) : 0);
@@ -175,7 +175,7 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
                     batch.mask,
                     batch.weights,
                     scales_ ? workspace + scales : nullptr,
-                    scales_ ? reinterpret_cast<const int*>(workspace + shifted_) : nullptr};
+                    reinterpret_cast<int*>(workspace + shifted_)};
     };
     Problem problem{};
     problem.x = side(x_, x_scales_);
@@ -197,8 +197,8 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
                                  static_cast<double*>(const_cast<void*>(side.scales)));
         }
     };
+    if (x_.dtype == DType::bfloat16) fill(workspace + shifted_, 0, sizeof(int), stream);
     if (scales_) {
-        fill(workspace + shifted_, 0, sizeof(int), stream);
         norms(x_, problem.x);
         norms(y_, problem.y);
     }

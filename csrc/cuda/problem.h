@@ -34,7 +34,7 @@ struct Side {
     const std::uint8_t* mask; // [rows] or null
     const void* weights;      // [rows] or null; double if the tokens are, else float
     const void* scales;       // [rows] from the norms kernel, or null: see norms.cuh
-    const int* shifted;       // 1: some of those scales hold a shift (numeric.cuh); or null
+    int* shifted;             // not 0: some norm may be beyond the range (numeric.cuh)
 };
 
 struct Problem {

@@ -1,9 +1,18 @@
 // Whole pairs of wide types that turn out to hold tokens beyond the range of norms: once more, with
 // shifts (numeric.cuh). Rare, so it is small: fragments come straight from global memory, a warp
-// takes 16 x 8 similarities at a time. Sums have the order of the kernel's, hence its bits.
+// takes 16 x 8 similarities at a time. Sums have the order of match.cuh, hence its bits.
+//
+// In the usual case this kernel has nothing to do and ends at once. A chunk with a zero vector or a
+// NaN is read once more.
+//
+// Rejected: shifts in the main loop of match.cuh, the pair again right after it was done, and all
+// pairs of a block after its last one: each made ptxas spill registers of the main loop, on one
+// architecture or the other.
 #pragma once
 
+#include "cuda/load.cuh"
 #include "cuda/norms.cuh"
+#include "cuda/slots.cuh"
 
 namespace flashbertscore::cuda {
 
@@ -20,8 +29,9 @@ struct ShiftedRows {
         if (row >= rows) return 0;
         const float factor = shift_factor(shift_in(scales[row]));
         std::uint32_t word = 0;
+        const typename E::Storage* const at = data + row * stride + k;
         for (int e = 0; e < 2 && k + e < dim; ++e) {
-            const float value = E::to_float(data[row * stride + k + e]) * factor;
+            const float value = E::to_float(at[e]) * factor;
             word |= static_cast<std::uint32_t>(E::upper_half(value)) << 16 * e;
         }
         return word;
@@ -47,6 +57,7 @@ template <int THREADS, class E>
 __device__ __forceinline__ void shifted_scales(const ShiftedRows<E>& side, int* any) {
     constexpr int ROWS = THREADS / SLICE_CHUNKS;
     const int mine = ptx::thread_index() / SLICE_CHUNKS, chunk = ptx::thread_index() % SLICE_CHUNKS;
+#pragma unroll 1
     for (int base = 0; base < side.rows; base += ROWS) {
         const int row = base + mine < side.rows ? base + mine : side.rows - 1;
         const float scale = shifted_scale<E>(side.data + row * side.stride, side.dim, chunk, false);
@@ -56,32 +67,36 @@ __device__ __forceinline__ void shifted_scales(const ShiftedRows<E>& side, int* 
     }
 }
 
-// Called by all threads of a block between two barriers of which the first has passed; *any is 1.
-// Leaves scales, maxima and *any = 0. For zero vectors and NaN alone, all is well as it is.
-template <class T, class E, class Slots>
-__device__ __forceinline__ void rescue(const Problem& problem, const Task& task, float* x_scales,
-                                       float* y_scales, Slots& slots, int* any) {
+// One pair. Returns whether its scores are to be written anew; *any is 0 before and after.
+template <class T, class E>
+__device__ __forceinline__ bool rescue_pair(const Problem& problem, const Task& task,
+                                            float* x_scales, float* y_scales, Slots<T>& slots,
+                                            int* any) {
     using Storage = typename E::Storage;
     const ShiftedRows<E> x = {static_cast<const Storage*>(problem.x.data) + task.x_element,
                               problem.x.row_stride, task.n, problem.dim, x_scales};
     const ShiftedRows<E> y = {static_cast<const Storage*>(problem.y.data) + task.y_element,
                               problem.y.row_stride, task.m, problem.dim, y_scales};
     constexpr int WARPS = T::THREADS / 32;
-    const int warp = ptx::thread_index() / 32, lane = ptx::thread_index() % 32;
+    const int thread = ptx::thread_index(), warp = thread / 32, lane = thread % 32;
     const int group = lane / 4, quad = lane % 4;
-    ptx::sync_block();
-    if (ptx::thread_index() == 0) *any = 0;
+    for (int i = thread; i < T::CAPACITY; i += T::THREADS) {
+        x_scales[i] = token_or_nan(problem.x, task.x_first, i, task.n);
+        y_scales[i] = token_or_nan(problem.y, task.y_first, i, task.m);
+    }
     ptx::sync_block();
     shifted_scales<T::THREADS>(x, any);
     shifted_scales<T::THREADS>(y, any);
     ptx::sync_block();
     const bool needed = *any != 0;
     ptx::sync_block();
-    if (ptx::thread_index() == 0) *any = 0;
-    if (!needed) return;
+    if (thread == 0) *any = 0;
+    if (!needed) return false;
     float d[4];
+#pragma unroll 1
     for (int i = 16 * warp; i < task.n; i += 16 * WARPS) {
         float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll 1
         for (int j = 0; j < task.m; j += 8) {
             shifted_products(d, x, i, y, j);
             for (int e = 0; e < 4; ++e) {
@@ -98,8 +113,10 @@ __device__ __forceinline__ void rescue(const Problem& problem, const Task& task,
             }
         }
     }
+#pragma unroll 1
     for (int j = 8 * warp; j < task.m; j += 8 * WARPS) {
         float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll 1
         for (int i = 0; i < task.n; i += 16) {
             shifted_products(d, x, i, y, j);
             for (int e = 0; e < 4; ++e) {
@@ -117,11 +134,30 @@ __device__ __forceinline__ void rescue(const Problem& problem, const Task& task,
         }
     }
     ptx::sync_block();
-    for (int i = ptx::thread_index(); i < T::CAPACITY; i += T::THREADS) {
+    for (int i = thread; i < T::CAPACITY; i += T::THREADS) {
         x_scales[i] = without_shift(x_scales[i]);
         y_scales[i] = without_shift(y_scales[i]);
     }
     ptx::sync_block();
+    return true;
+}
+
+// Whole pairs, once more if they need it.
+template <class T, class E>
+__global__ void __launch_bounds__(T::THREADS) rescue(const __grid_constant__ Problem problem) {
+    if (*problem.x.shifted == 0) return;
+    float* const x_scales = reinterpret_cast<float*>(ptx::shared_memory());
+    float* const y_scales = x_scales + T::CAPACITY;
+    Slots<T> slots{y_scales + T::CAPACITY, y_scales + (1 + T::WARPS_N) * T::CAPACITY};
+    auto* const partial = reinterpret_cast<Totals*>(x_scales + T::SHORT_FLOATS);
+    int* const any = reinterpret_cast<int*>(partial + 2 * FINISH_THREADS / 32);
+    if (ptx::thread_index() == 0) *any = 0;
+    for (index_t item = ptx::block_index(); item < problem.count; item += ptx::grid_size()) {
+        const Task task = task_of(problem, item);
+        ptx::sync_block();
+        if (!rescue_pair<T, E>(problem, task, x_scales, y_scales, slots, any)) continue;
+        conclude_whole<T, E>(problem, task, x_scales, y_scales, slots, partial);
+    }
 }
 
 } // namespace flashbertscore::cuda

@@ -142,8 +142,8 @@ template <class T, class E, bool SPLIT_PAIRS, bool SPLIT_TOKENS>
 struct Arrival {
     __device__ __forceinline__ void tile(const Problem&, const Task&, int, int) {}
     __device__ __forceinline__ void slice(char*, bool, bool) {}
-    __device__ __forceinline__ float x_scale(float prefetched, int*) const { return prefetched; }
-    __device__ __forceinline__ float y_scale(float prefetched, int*) const { return prefetched; }
+    __device__ __forceinline__ float x_scale(float prefetched) const { return prefetched; }
+    __device__ __forceinline__ float y_scale(float prefetched) const { return prefetched; }
 };
 
 // 16-bit tokens of whole pairs: adds up the squares of the tokens, which are read only once.
@@ -163,15 +163,9 @@ struct Arrival<T, E, false, false> {
         if (want_x) add(x, stage);
         if (want_y) add(y, stage + T::TM * SLICE_BYTES);
     }
-    // Of the row that is this thread's own. `prefetched`: 1 for a token, NaN otherwise. *any
-    // becomes 1 for a token that needs a shift (or is zero, NaN or Inf: rescue.cuh tells them
-    // apart).
-    __device__ __forceinline__ float x_scale(float prefetched, int* any) const {
-        return own(x, prefetched, any);
-    }
-    __device__ __forceinline__ float y_scale(float prefetched, int* any) const {
-        return own(y, prefetched, any);
-    }
+    // Of the row that is this thread's own. `prefetched`: 1 for a token, NaN otherwise.
+    __device__ __forceinline__ float x_scale(float prefetched) const { return own(x) * prefetched; }
+    __device__ __forceinline__ float y_scale(float prefetched) const { return own(y) * prefetched; }
 
   private:
     template <int PASSES>
@@ -189,9 +183,8 @@ struct Arrival<T, E, false, false> {
         }
     }
     template <int PASSES>
-    static __device__ __forceinline__ float own(const float (&sums)[PASSES], float token,
-                                                int* any) {
-        float mine = 1;
+    static __device__ __forceinline__ float own(const float (&sums)[PASSES]) {
+        float mine = 0;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             float sum = sums[pass];
@@ -199,10 +192,7 @@ struct Arrival<T, E, false, false> {
             for (int mask = 1; mask < SLICE_CHUNKS; mask *= 2) sum += ptx::shuffle_xor(sum, mask);
             if (ptx::thread_index() % SLICE_CHUNKS == pass) mine = sum;
         }
-        if constexpr (E::wide) {
-            if (is_token(token) && shift_of_squares(mine) != 0) ptx::atomic_max(any, 1);
-        }
-        return inverse_norm<float>(mine, 1.0f) * token;
+        return inverse_norm<float>(mine, 1.0f);
     }
 };
 
@@ -259,8 +249,8 @@ struct Arrival<T, E, SPLIT_PAIRS, true> {
         split(x, stage, first_row());
         split(y, stage, T::TM + first_row());
     }
-    __device__ __forceinline__ float x_scale(float prefetched, int*) const { return prefetched; }
-    __device__ __forceinline__ float y_scale(float prefetched, int*) const { return prefetched; }
+    __device__ __forceinline__ float x_scale(float prefetched) const { return prefetched; }
+    __device__ __forceinline__ float y_scale(float prefetched) const { return prefetched; }
 
   private:
     template <int UNITS>

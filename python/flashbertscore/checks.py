@@ -5,7 +5,7 @@ Every error names the argument, what was expected and what came.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -117,3 +117,73 @@ def indices(name: str, value: Tensor, tokens: Tensor, shape: str) -> None:
     if value.dim() != (2 if pairs else 1) or value.shape[-1] < 1 or (pairs and value.shape[1] != 2):
         message = f"{name}: expected shape {shape}, got {list(value.shape)}"
         raise ValueError(message)
+
+
+class Padded(NamedTuple):
+    """Arguments of the padded op."""
+
+    candidate: Tensor
+    reference: Tensor
+    candidate_mask: Tensor | None = None
+    reference_mask: Tensor | None = None
+    candidate_weights: Tensor | None = None
+    reference_weights: Tensor | None = None
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError unless shapes, dtypes and devices are as required."""
+        embeddings(self.candidate, self.reference, rank=3)
+        mask("candidate_mask", self.candidate_mask, self.candidate)
+        mask("reference_mask", self.reference_mask, self.reference)
+        weights("candidate_weights", self.candidate_weights, self.candidate)
+        weights("reference_weights", self.reference_weights, self.reference)
+
+    @property
+    def pair_count(self) -> int:
+        """Number of scores, B."""
+        return self.candidate.shape[0]
+
+
+class Packed(NamedTuple):
+    """Arguments of the packed op."""
+
+    candidate: Tensor
+    candidate_offsets: Tensor
+    reference: Tensor
+    reference_offsets: Tensor
+    pairs: Tensor | None = None
+    candidate_weights: Tensor | None = None
+    reference_weights: Tensor | None = None
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError unless shapes, dtypes and devices are as required."""
+        embeddings(self.candidate, self.reference, rank=2)
+        indices("candidate_offsets", self.candidate_offsets, self.candidate, "[C + 1]")
+        indices("reference_offsets", self.reference_offsets, self.reference, "[R + 1]")
+        if self.pairs is not None:
+            indices("pairs", self.pairs, self.candidate, "[P, 2]")
+        elif self.candidate_offsets.shape != self.reference_offsets.shape:
+            message = (
+                "reference_offsets: expected as many documents as candidate_offsets has "
+                f"({self.candidate_offsets.shape[0] - 1}) when pairs is None, "
+                f"got {self.reference_offsets.shape[0] - 1}"
+            )
+            raise ValueError(message)
+        weights("candidate_weights", self.candidate_weights, self.candidate)
+        weights("reference_weights", self.reference_weights, self.reference)
+
+    @property
+    def pair_count(self) -> int:
+        """Number of scores, P."""
+        return self.candidate_offsets.shape[0] - 1 if self.pairs is None else self.pairs.shape[0]
+
+    def on_host(self) -> Packed:
+        """With offsets and pairs as contiguous int64 on the CPU, where schedules are made."""
+
+        def host(value: Tensor) -> Tensor:
+            return value.to(device="cpu", dtype=torch.int64).contiguous()
+
+        return self._replace(
+            candidate_offsets=host(self.candidate_offsets),
+            reference_offsets=host(self.reference_offsets),
+            pairs=None if self.pairs is None else host(self.pairs),
+        )

@@ -80,46 +80,6 @@ def isas() -> list[str]:
     return _core.isas()
 
 
-def _check_padded(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None,
-    reference_mask: Tensor | None,
-    candidate_weights: Tensor | None,
-    reference_weights: Tensor | None,
-) -> None:
-    checks.embeddings(candidate, reference, rank=3)
-    checks.mask("candidate_mask", candidate_mask, candidate)
-    checks.mask("reference_mask", reference_mask, reference)
-    checks.weights("candidate_weights", candidate_weights, candidate)
-    checks.weights("reference_weights", reference_weights, reference)
-
-
-def _check_packed(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None,
-    candidate_weights: Tensor | None,
-    reference_weights: Tensor | None,
-) -> None:
-    checks.embeddings(candidate, reference, rank=2)
-    checks.indices("candidate_offsets", candidate_offsets, candidate, "[C + 1]")
-    checks.indices("reference_offsets", reference_offsets, reference, "[R + 1]")
-    if pairs is not None:
-        checks.indices("pairs", pairs, candidate, "[P, 2]")
-    elif candidate_offsets.shape != reference_offsets.shape:
-        message = (
-            "reference_offsets: expected as many documents as candidate_offsets has "
-            f"({candidate_offsets.shape[0] - 1}) when pairs is None, "
-            f"got {reference_offsets.shape[0] - 1}"
-        )
-        raise ValueError(message)
-    checks.weights("candidate_weights", candidate_weights, candidate)
-    checks.weights("reference_weights", reference_weights, reference)
-
-
 def _outputs(candidate: Tensor, count: int) -> Output:
     """Three tensors [count] of the result dtype, uninitialized."""
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
@@ -186,10 +146,6 @@ def _packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.To
     )
 
 
-def _host_indices(value: Tensor) -> Tensor:
-    return value.to(device="cpu", dtype=torch.int64).contiguous()
-
-
 def _match_cpu(
     x: _core.TokenBatch,
     x_rows: int,
@@ -226,79 +182,49 @@ def _match_cuda(device: torch.device) -> Match:
     return functools.partial(_match_planned, _core.CudaPlan, stream)
 
 
-def _padded(
-    match: Match,
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
-) -> Output:
-    _check_padded(
-        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
-    )
-    x, y = _rows(candidate), _rows(reference)
-    x_mask = _mask("candidate_mask", candidate_mask)
-    y_mask = _mask("reference_mask", reference_mask)
-    w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
-    count = x.shape[0]
-    outputs = _outputs(x, count)
+def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
+    """The padded op by a kernel of ours; arguments of :class:`.checks.Padded`."""
+    call = checks.Padded(*arguments, **named)
+    call.check()
+    x, y = _rows(call.candidate), _rows(call.reference)
+    x_mask = _mask("candidate_mask", call.candidate_mask)
+    y_mask = _mask("reference_mask", call.reference_mask)
+    w, v = _weights(call.candidate_weights, x), _weights(call.reference_weights, y)
+    outputs = _outputs(x, call.pair_count)
     match(
         _padded_view(x, x_mask, w),
-        count * x.shape[1],
+        x.shape[0] * x.shape[1],
         _padded_view(y, y_mask, v),
-        count * y.shape[1],
+        y.shape[0] * y.shape[1],
         0,
         outputs,
     )
     return outputs
 
 
-def _packed(
-    match: Match,
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
-) -> Output:
-    _check_packed(
-        candidate,
-        candidate_offsets,
-        reference,
-        reference_offsets,
-        pairs,
-        candidate_weights,
-        reference_weights,
-    )
-    x, y = _rows(candidate), _rows(reference)
-    x_offsets, y_offsets = _host_indices(candidate_offsets), _host_indices(reference_offsets)
-    both = None if pairs is None else _host_indices(pairs)
-    w, v = _weights(candidate_weights, x), _weights(reference_weights, y)
-    count = x_offsets.shape[0] - 1 if both is None else both.shape[0]
-    outputs = _outputs(x, count)
+def _packed(match: Match, *arguments: Any, **named: Any) -> Output:
+    """The packed op by a kernel of ours; arguments of :class:`.checks.Packed`."""
+    call = checks.Packed(*arguments, **named)
+    call.check()
+    call = call.on_host()
+    x, y = _rows(call.candidate), _rows(call.reference)
+    w, v = _weights(call.candidate_weights, x), _weights(call.reference_weights, y)
+    outputs = _outputs(x, call.pair_count)
     match(
-        _packed_view(x, x_offsets, w),
+        _packed_view(x, call.candidate_offsets, w),
         x.shape[0],
-        _packed_view(y, y_offsets, v),
+        _packed_view(y, call.reference_offsets, v),
         y.shape[0],
-        _address(both),
+        _address(call.pairs),
         outputs,
     )
     return outputs
 
 
-def _bertscore_cuda(candidate: Tensor, *arguments: Any) -> Output:  # noqa: ANN401
+def _on_cuda(op: Callable[..., Output], candidate: Tensor, *arguments: Any) -> Output:
+    """``_padded`` or ``_packed`` on the device of ``candidate`` and its current stream."""
     with torch.cuda.device(candidate.device):
-        return _padded(_match_cuda(candidate.device), candidate, *arguments)
-
-
-def _bertscore_packed_cuda(candidate: Tensor, *arguments: Any) -> Output:  # noqa: ANN401
-    with torch.cuda.device(candidate.device):
-        return _packed(_match_cuda(candidate.device), candidate, *arguments)
+        return op(_match_cuda(candidate.device), candidate, *arguments)
 
 
 def _tell(device: torch.device) -> None:
@@ -319,128 +245,66 @@ def _check_weight_values(name: str, weights: Tensor | None) -> None:
         raise ValueError(message)
 
 
-def _bertscore_elsewhere(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
-) -> Output:
-    _check_padded(
-        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
-    )
-    _check_weight_values("candidate_weights", candidate_weights)
-    _check_weight_values("reference_weights", reference_weights)
-    _tell(candidate.device)
+def _padded_elsewhere(*arguments: Any, **named: Any) -> Output:
+    call = checks.Padded(*arguments, **named)
+    call.check()
+    _check_weight_values("candidate_weights", call.candidate_weights)
+    _check_weight_values("reference_weights", call.reference_weights)
+    _tell(call.candidate.device)
     precision, recall, f1 = tiled.bertscore(
-        candidate,
-        reference,
-        _mask("candidate_mask", candidate_mask),
-        _mask("reference_mask", reference_mask),
-        candidate_weights,
-        reference_weights,
+        call.candidate,
+        call.reference,
+        _mask("candidate_mask", call.candidate_mask),
+        _mask("reference_mask", call.reference_mask),
+        call.candidate_weights,
+        call.reference_weights,
     )
     return precision.clone(), recall.clone(), f1.clone()
 
 
-def _bertscore_packed_elsewhere(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
-) -> Output:
-    _check_packed(
-        candidate,
-        candidate_offsets,
-        reference,
-        reference_offsets,
-        pairs,
-        candidate_weights,
-        reference_weights,
-    )
-    x_offsets, y_offsets = _host_indices(candidate_offsets), _host_indices(reference_offsets)
-    both = None if pairs is None else _host_indices(pairs)
+def _packed_elsewhere(*arguments: Any, **named: Any) -> Output:
+    call = checks.Packed(*arguments, **named)
+    call.check()
+    call = call.on_host()
     _core.validate(
-        _packed_view(candidate, x_offsets, None),
-        candidate.shape[0],
-        _packed_view(reference, y_offsets, None),
-        reference.shape[0],
-        _address(both),
-        x_offsets.shape[0] - 1 if both is None else both.shape[0],
+        _packed_view(call.candidate, call.candidate_offsets, None),
+        call.candidate.shape[0],
+        _packed_view(call.reference, call.reference_offsets, None),
+        call.reference.shape[0],
+        _address(call.pairs),
+        call.pair_count,
     )
-    _check_weight_values("candidate_weights", candidate_weights)
-    _check_weight_values("reference_weights", reference_weights)
-    _tell(candidate.device)
-    precision, recall, f1 = tiled.bertscore_packed(
-        candidate, x_offsets, reference, y_offsets, both, candidate_weights, reference_weights
-    )
+    _check_weight_values("candidate_weights", call.candidate_weights)
+    _check_weight_values("reference_weights", call.reference_weights)
+    _tell(call.candidate.device)
+    precision, recall, f1 = tiled.bertscore_packed(*call)
     return precision.clone(), recall.clone(), f1.clone()
 
 
-def _bertscore_fake(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+def _fake(
+    layout: type[checks.Padded | checks.Packed],
+    *arguments: Any,
+    **named: Any,
 ) -> Output:
-    _check_padded(
-        candidate, reference, candidate_mask, reference_mask, candidate_weights, reference_weights
-    )
-    return _outputs(candidate, candidate.shape[0])
-
-
-def _bertscore_packed_fake(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
-) -> Output:
-    _check_packed(
-        candidate,
-        candidate_offsets,
-        reference,
-        reference_offsets,
-        pairs,
-        candidate_weights,
-        reference_weights,
-    )
-    return _outputs(candidate, candidate_offsets.shape[0] - 1 if pairs is None else pairs.shape[0])
+    """What the op returns, without values, for torch.compile."""
+    call = layout(*arguments, **named)
+    call.check()
+    return _outputs(call.candidate, call.pair_count)
 
 
 def _register(
     name: str,
-    cpu: Callable[..., Output],
-    cuda: Callable[..., Output],
+    op: Callable[..., Output],
     elsewhere: Callable[..., Output],
-    fake: Callable[..., Output],
+    layout: type[checks.Padded | checks.Packed],
 ) -> None:
-    LIBRARY.impl(name, cpu, "CPU")
+    LIBRARY.impl(name, functools.partial(op, _match_cpu), "CPU")
     if hasattr(_core, "CudaPlan"):
-        LIBRARY.impl(name, cuda, "CUDA")
+        LIBRARY.impl(name, functools.partial(_on_cuda, op), "CUDA")
     LIBRARY.impl(name, elsewhere, "CompositeExplicitAutograd")
+    fake = functools.partial(_fake, layout)
     torch.library.register_fake(f"flashbertscore::{name}", fake, lib=LIBRARY)
 
 
-_register(
-    "bertscore",
-    functools.partial(_padded, _match_cpu),
-    _bertscore_cuda,
-    _bertscore_elsewhere,
-    _bertscore_fake,
-)
-_register(
-    "bertscore_packed",
-    functools.partial(_packed, _match_cpu),
-    _bertscore_packed_cuda,
-    _bertscore_packed_elsewhere,
-    _bertscore_packed_fake,
-)
+_register("bertscore", _padded, _padded_elsewhere, checks.Padded)
+_register("bertscore_packed", _packed, _packed_elsewhere, checks.Packed)
