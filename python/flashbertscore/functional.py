@@ -21,6 +21,12 @@ Its rules:
 The similarity matrix is never stored: memory beyond the inputs is O(tokens). On a device without a
 kernel of ours a tiled torch implementation runs, and the logger ``flashbertscore`` says so at INFO.
 
+On CUDA tensors, shapes, dtypes, devices, offsets and pairs are checked as everywhere, values of masks
+and weights are not, for that would wait for the device: a mask value other than 0 counts as 1, and a
+negative or non-finite weight enters the mean as it is. :func:`bertscore` never waits for the device and
+can be captured into a CUDA graph. :func:`bertscore_packed` reads offsets and pairs on the host: passed as
+CUDA tensors they are copied, which waits; passed as CPU tensors nothing does.
+
 Gradients do not flow through these functions.
 """
 
@@ -65,8 +71,8 @@ def bertscore(
 
     Raises:
         TypeError: an argument is not a tensor, or of a wrong or mixed dtype.
-        ValueError: wrong rank, shape or device, D = 0, a mask value other than 0 and 1, a weight
-            that is negative, NaN or infinite.
+        ValueError: wrong rank, shape or device, D = 0; not on CUDA tensors: a mask value other
+            than 0 and 1, a weight that is negative, NaN or infinite.
     """
     for name, value in (("candidate", candidate), ("reference", reference)):
         checks.tensor(name, value)
@@ -119,7 +125,8 @@ def bertscore_packed(
     Raises:
         TypeError: an argument is not a tensor, or of a wrong or mixed dtype.
         ValueError: wrong rank, shape or device, D = 0, offsets that decrease or do not end at the
-            number of rows, an index out of range, a weight that is negative, NaN or infinite.
+            number of rows, an index out of range; not on CUDA tensors: a weight that is negative,
+            NaN or infinite.
     """
     for name, value in (
         ("candidate", candidate),
