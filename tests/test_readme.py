@@ -28,6 +28,7 @@ def test_links_lead_to_files() -> None:
 
 
 def test_commands_exist() -> None:
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    parts = [REPOSITORY / "Makefile", *(REPOSITORY / "make").glob("*.mk")]
+    makefile = "\n".join(part.read_text(encoding="utf-8") for part in parts)
     for target in re.findall(r"\bmake ([a-z]+)", README):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -21,11 +21,11 @@ Its rules:
 The similarity matrix is never stored: memory beyond the inputs is O(tokens). On a device without a
 kernel of ours a tiled torch implementation runs, and the logger ``flashbertscore`` says so at INFO.
 
-On CUDA tensors, shapes, dtypes, devices, offsets and pairs are checked as everywhere, values of masks
-and weights are not, for that would wait for the device: a mask value other than 0 counts as 1, and a
-negative or non-finite weight enters the mean as it is. :func:`bertscore` never waits for the device and
-can be captured into a CUDA graph. :func:`bertscore_packed` reads offsets and pairs on the host: passed as
-CUDA tensors they are copied, which waits; passed as CPU tensors nothing does.
+On CUDA tensors, shapes, dtypes, devices, offsets and pairs are checked as everywhere. Values of
+masks and weights are not, for that would wait for the device: a mask value other than 0 counts as
+1, and a negative or non-finite weight enters the mean as it is. :func:`bertscore` never waits for
+the device and can be captured into a CUDA graph. :func:`bertscore_packed` makes its schedule on the
+host: offsets and pairs on the device are copied from there, which waits, so pass them on the CPU.
 
 Gradients do not flow through these functions.
 """
