@@ -246,15 +246,16 @@ void scales() {
 }
 
 #if defined(FLASHBERTSCORE_EMULATED)
-// Rows that lie 2^30 elements apart: offsets that need 64 bits. Only touched pages take memory.
+// Rows that lie 2^27 elements apart: offsets, and steps of 16 rows, need 64 bits. Only the pages
+// that are touched take memory.
 void far_rows() {
     for (DType dtype : dtypes) {
-        const index_t dim = 16, stride = (index_t{1} << 30) + 16, rows = 4;
-        const std::size_t size = bytes_of(dtype), bytes = ((rows - 1) * stride + dim) * size;
+        const index_t dim = 16, stride = (index_t{1} << 27) + 16, lengths[] = {1, 30, 140};
         Documents x{dtype, dim};
-        x.add(1);
-        x.add(3);
+        for (index_t n : lengths) x.add(n);
         fill(x, Data::normal, 50);
+        const index_t rows = x.offsets.back();
+        const std::size_t size = bytes_of(dtype), bytes = ((rows - 1) * stride + dim) * size;
         void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         expect(memory != MAP_FAILED, "address space for far rows");
@@ -265,21 +266,21 @@ void far_rows() {
                        static_cast<char*>(memory) + (i * stride + k) * size);
             }
         }
-        const fbs::TokenBatch packed = {memory,           dtype,   2,      dim, stride, 0, 0,
-                                        x.offsets.data(), nullptr, nullptr};
-        const fbs::TokenBatch padded = {memory,     dtype, 2,       dim,     stride,
-                                        2 * stride, 2,     nullptr, nullptr, nullptr};
-        const Pairs list = {1, 0, 0, 1, 1, 1};
-        const auto got = run(packed, packed, list, 3, DEVICE);
-        for (index_t p = 0; p < 3; ++p) {
-            expect_close(got[p], equation(x, list[2 * p], x, list[2 * p + 1]), dtype,
-                         label(dtype, 0, 0, dim, "far rows"));
+        fbs::TokenBatch side = {memory,           dtype,   3,      dim, stride, 0, 0,
+                                x.offsets.data(), nullptr, nullptr};
+        for (const Pairs& list : {Pairs{1, 0, 0, 1, 1, 1}, Pairs{2, 2, 2, 1, 0, 2}}) {
+            const auto got = run(side, side, list, 3, DEVICE);
+            for (index_t p = 0; p < 3; ++p) {
+                expect_close(got[p], equation(x, list[2 * p], x, list[2 * p + 1]), dtype,
+                             label(dtype, 0, 0, dim, "far rows"));
+            }
         }
-        Documents halves = x;
-        halves.offsets = {0, 2, 4};
-        const auto also = run(padded, padded, {1, 0}, 1, DEVICE);
-        expect_close(also[0], equation(halves, 1, halves, 0), dtype,
-                     label(dtype, 2, 2, dim, "far documents"));
+        x.offsets = {0, 57, 114, 171};
+        side.offsets = nullptr;
+        side.width = 57;
+        side.document_stride = 57 * stride;
+        const auto got = run(side, side, {2, 0}, 1, DEVICE);
+        expect_close(got[0], equation(x, 2, x, 0), dtype, label(dtype, 57, 57, dim, "far"));
         munmap(memory, bytes);
     }
 }
