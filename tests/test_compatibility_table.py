@@ -402,3 +402,40 @@ def test_row_half_precision_checkpoint(tiny_model: TinyModel, tmp_path: Path) ->
         model = getattr(transformers, FAMILIES["bert"].model).from_pretrained(half)
         model.half().save_pretrained(half)
     assert next(BERTScorer(str(half), LAYER)._model.parameters()).dtype == torch.float32
+
+
+def test_row_negative_weight(tiny_model: TinyModel) -> None:
+    """The reference divides by whatever the weights sum to."""
+    path = tiny_model("bert")
+    token = encoder.load(path, LAYER).tokenize([CANDIDATES[0]]).tolist()[0][1]
+    for bad in (-1.0, float("nan"), float("inf")):
+        weights = idf.Idf(lambda: 1.0, {token: bad})
+        with pytest.raises(ValueError, match=rf"idf: expected finite weights >= 0, .* id {token}$"):
+            score(CANDIDATES, REFERENCES, path, LAYER, idf=weights)
+
+
+class Vanishing(torch.nn.Module):
+    """Embeddings that are zero for one id."""
+
+    def __init__(self, model: torch.nn.Module, token: int) -> None:  # noqa: D107
+        super().__init__()
+        self.model, self.token = model, token
+
+    def forward(self, ids: torch.Tensor, **arguments: Any) -> tuple[torch.Tensor]:
+        hidden: torch.Tensor = self.model(ids, **arguments)[0]
+        return (hidden * (ids != self.token)[..., None],)
+
+
+def test_row_zero_vector(tiny_model: TinyModel) -> None:
+    """Similarity 0 with everything; in the reference P = R = NaN for its pair."""
+    path = tiny_model("bert")
+    ours, theirs = BERTScorer(path, LAYER), reference.make_scorer(path, LAYER)
+    token = encoder.load(path, LAYER).tokenize([CANDIDATES[0]]).tolist()[0][1]
+    for scorer in (ours, theirs):
+        scorer._model = Vanishing(scorer._model, token)
+    got = ours.score(CANDIDATES[:1], REFERENCES[:1])
+    assert all(value.isfinite().all() for value in got)
+    with reference.quiet():
+        precision, recall, _ = theirs.score(CANDIDATES[:1], REFERENCES[:1])
+    assert precision.isnan().all()
+    assert recall.isnan().all()

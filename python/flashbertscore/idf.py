@@ -57,9 +57,14 @@ def weigh(tokens: Tokens, idf: Mapping[int, float]) -> torch.Tensor:
 
     Raises:
         KeyError: a plain dictionary lacks an id (those of the special tokens are needed too).
+        ValueError: a weight is negative, NaN or infinite; a weighted mean needs none such.
     """
     distinct, which = torch.unique(tokens.ids, return_inverse=True)
     table = [_look_up(idf, token) for token in distinct.tolist()]
+    for token, weight in zip(distinct.tolist(), table, strict=True):
+        if not (weight >= 0 and math.isfinite(weight)):
+            msg = f"idf: expected finite weights >= 0, got {weight} for token id {token}"
+            raise ValueError(msg)
     return torch.tensor(table, dtype=torch.float32)[which]
 
 
