@@ -210,36 +210,35 @@ void scales() {
     const int exponents[] = {-100, 60, 0, -45, 100, 45};
     for (DType dtype : dtypes) {
         if (dtype == DType::float16) continue; // has no such numbers
-        for (index_t n : {5, 40, 100, 200, 600}) {
-            for (index_t dim : {72, 9}) {
-                Documents x{dtype, dim}, y{dtype, dim};
-                for (index_t d = 0; d < 5; ++d) { // of ordinary norms: the second and the last
-                    x.add(n - d);
-                    y.add(n);
-                }
-                fill(x, Data::negative, 40);
-                fill(y, Data::negative, 41);
-                Documents plain_x = x, plain_y = y;
-                for (Documents* side : {&x, &y}) {
-                    for (index_t d : {0, 2, 3}) {
-                        if (d == 3 && side == &x) continue;
-                        for (index_t i = side->offsets[d]; i < side->offsets[d + 1]; ++i) {
-                            for (index_t k = 0; k < dim; ++k) {
-                                double& value = side->values[i * dim + k];
-                                value = std::ldexp(value, exponents[(i + d) % 6]);
-                            }
+        const index_t shapes[][2] = {{5, 72}, {40, 9}, {100, 72}, {200, 72}, {600, 9}};
+        for (const auto& [n, dim] : shapes) {
+            Documents x{dtype, dim}, y{dtype, dim};
+            for (index_t d = 0; d < 5; ++d) { // of ordinary norms: the second and the last
+                x.add(n - d);
+                y.add(n);
+            }
+            fill(x, Data::negative, 40);
+            fill(y, Data::negative, 41);
+            Documents plain_x = x, plain_y = y;
+            for (Documents* side : {&x, &y}) {
+                for (index_t d : {0, 2, 3}) {
+                    if (d == 3 && side == &x) continue;
+                    for (index_t i = side->offsets[d]; i < side->offsets[d + 1]; ++i) {
+                        for (index_t k = 0; k < dim; ++k) {
+                            double& value = side->values[i * dim + k];
+                            value = std::ldexp(value, exponents[(i + d) % 6]);
                         }
                     }
                 }
-                const auto want = run(view(plain_x, -1, 0), view(plain_y, -1, 0), {}, 5, DEVICE);
-                const auto packed = run(view(x, -1, 0), view(y, -1, 0), {}, 5, DEVICE);
-                const auto padded = run(view(x, n, 8), view(y, n + 1, 0), {}, 5, {40, 227 * 1024});
-                for (index_t p = 0; p < 5; ++p) {
-                    const std::string what = label(dtype, n - p, n, dim, "scales");
-                    expect_close(packed[p], equation(x, p, y, p), dtype, what);
-                    expect(same_bits(packed[p], padded[p]), what + ": other bits");
-                    if (p % 3 == 1) expect(same_bits(packed[p], want[p]), what + ": touched");
-                }
+            }
+            const auto want = run(view(plain_x, -1, 0), view(plain_y, -1, 0), {}, 5, DEVICE);
+            const auto packed = run(view(x, -1, 0), view(y, -1, 0), {}, 5, DEVICE);
+            const auto padded = run(view(x, n, 8), view(y, n + 1, 0), {}, 5, {40, 227 * 1024});
+            for (index_t p = 0; p < 5; ++p) {
+                const std::string what = label(dtype, n - p, n, dim, "scales");
+                expect_close(packed[p], equation(x, p, y, p), dtype, what);
+                expect(same_bits(packed[p], padded[p]), what + ": other bits");
+                if (p % 3 == 1) expect(same_bits(packed[p], want[p]), what + ": touched");
             }
         }
     }
