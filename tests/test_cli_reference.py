@@ -81,6 +81,7 @@ def check(mine: str, expected: Any) -> None:
         ("-c", "cand", "-r", "ref", "--rescale_with_baseline", "--lang", "en",
          "--baseline_path", "baseline"),
         ("--cand", "not_a_file", "--ref", "another", "--seg_level"),
+        ("-c", "A cat sat there. " * 20, "-r", "The cat was sitting there. " * 20),
     ],
     ids=" ".join,
 )  # fmt: skip

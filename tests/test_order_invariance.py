@@ -80,6 +80,22 @@ def test_number_of_threads(bitwise: Backend) -> None:
                 bitwise.assert_same(a, b)
 
 
+@pytest.mark.usefixtures("threads")
+def test_a_short_pair_in_a_wide_batch(bitwise: Backend) -> None:
+    """The mask leaves so few tokens that the pair is short; by its rows all threads share it."""
+    dim, width = 384, 1000
+    for _ in range(8):
+        x, y = torch.randn(1, 40, dim), torch.randn(1, 48, dim)
+        expected = bitwise.bertscore(x, y)
+        wide_x, wide_y = torch.zeros(2, 1, width, dim)
+        x_mask, y_mask = torch.zeros(2, 1, width, dtype=torch.bool)
+        wide_x[:, 7:807:20], x_mask[:, 7:807:20] = x, True
+        wide_y[:, 3:963:20], y_mask[:, 3:963:20] = y, True
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            bitwise.assert_same(bitwise.bertscore(wide_x, wide_y, x_mask, y_mask), expected)
+
+
 def test_candidate_and_reference_change_places(bitwise: Backend) -> None:
     x, y = pack(ragged(20, 24, torch.float32)), pack(ragged(20, 24, torch.float32)[::-1])
     there, back = bitwise.bertscore_packed(*x, *y), bitwise.bertscore_packed(*y, *x)

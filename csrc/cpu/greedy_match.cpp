@@ -57,6 +57,12 @@ class Matcher {
                static_cast<double>(reference_.batch().length(pairs_.reference(p))) *
                static_cast<double>(dim_);
     }
+    // Only tokens count, so that the choice of kernel, and with it the bits, does not depend on
+    // padding, threads or other pairs. The documents of pair p must be prepared.
+    bool short_by_tokens(index_t p) const {
+        return is_short(candidate_.count(pairs_.candidate(p)),
+                        reference_.count(pairs_.reference(p)));
+    }
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
@@ -114,7 +120,13 @@ void Matcher<T, S>::run(int threads) {
         if (shared_by_all(work(p), all_work, workers)) { shared.push_back(p); }
     }
     for (const index_t p : shared) {
-        if (!settled(p)) { match_shared(p, spaces); }
+        if (settled(p)) { continue; }
+        // Large by its rows, it can be short by its tokens: masked rows are no tokens.
+        if (short_by_tokens(p)) {
+            match_alone(p, spaces[0]);
+        } else {
+            match_shared(p, spaces);
+        }
     }
     WorkQueue queue(pairs_.count, std::min<index_t>(64, 1 + pairs_.count / (16 * workers)));
     run_workers(workers, [&](int worker) {
@@ -221,7 +233,7 @@ template <class T, class S>
 void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
-    if (is_short(N, reference_.count(pairs_.reference(p)))) {
+    if (short_by_tokens(p)) {
         match_short(p, space);
     } else {
         WorkQueue rows(N, N);

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os.path
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from flashbertscore import scorer
@@ -76,19 +76,24 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
-    if Path(args.cand).is_file():
+    if _is_file(args.cand):
         for path in args.ref:
-            if not Path(path).exists():
+            if not os.path.exists(path):  # noqa: PTH110 - see _is_file
                 msg = f"reference file {path} doesn't exist"
                 raise ValueError(msg)
         return files.read_parallel(args.cand, args.ref)
-    if Path(args.ref[0]).is_file():
+    if _is_file(args.ref[0]):
         msg = f"candidate file {args.cand} doesn't exist"
         raise ValueError(msg)
     if args.idf:
         msg = "do not support idf mode for a single pair of sentences"
         raise ValueError(msg)
     return [args.cand], [args.ref]
+
+
+def _is_file(argument: str) -> bool:
+    # Path.is_file raises where a sentence is too long for the name of a file.
+    return os.path.isfile(argument)  # noqa: PTH113
 
 
 if __name__ == "__main__":
