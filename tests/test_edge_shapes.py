@@ -8,8 +8,9 @@ import torch
 from backends import Backend, assert_matches_oracle, pack
 from flashbertscore import oracle
 
-# Edges of the row tiles (6, 12), of vectors (2 to 16) and of panels (4 to 32 columns).
-LENGTHS = [1, 2, 5, 6, 7, 11, 12, 13, 15, 16, 17, 31, 32, 33, 63, 64, 65]
+# Edges of the row tiles (6, 12), of vectors (2 to 16), of panels (4 to 32 columns) and of short
+# pairs (48).
+LENGTHS = [1, 2, 5, 6, 7, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65]
 # Edges of vectors and of the 256-long chains that a dot product is summed in.
 DIMS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 255, 256, 257, 384, 511, 512, 513, 1000]
 
@@ -24,8 +25,9 @@ def test_lengths(op: Backend, n: int) -> None:
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_dims(op: Backend, dim: int, dtype: torch.dtype) -> None:
-    x, y = torch.randn(2, 13, dim).to(dtype), torch.randn(2, 34, dim).to(dtype)
+@pytest.mark.parametrize("m", [34, 50], ids=["short", "packed"])  # pairs up to 48 x 48 are short
+def test_dims(op: Backend, dim: int, dtype: torch.dtype, m: int) -> None:
+    x, y = torch.randn(2, 13, dim).to(dtype), torch.randn(2, m, dim).to(dtype)
     assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), dtype)
 
 

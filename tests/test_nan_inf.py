@@ -15,7 +15,9 @@ POSITIONS = [0, 5, 6, 11, 12, 15, 16, 31, 32, 39]
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
 def test_bad_value_stays_in_its_pair(op: Backend, bad: float, dtype: torch.dtype) -> None:
     x, y = torch.randn(3, 40, 24).to(dtype), torch.randn(3, 40, 24).to(dtype)
     clean = op.bertscore(x, y)

@@ -103,3 +103,42 @@ def test_vectors_of_extreme_scale(op: Backend) -> None:
     scales = torch.tensor([1e-300, 1e-200, 1.0, 1e100, 1e200, 1e307], dtype=torch.float64)
     scaled = x * scales[None, :, None]
     assert_matches_oracle(op.bertscore(scaled, y), oracle.bertscore(x, y), torch.float64)
+
+
+def test_float16_subnormals(op: Backend) -> None:
+    x, y = torch.randn(1, 6, 9), torch.randn(1, 7, 9).half()
+    x = (x * torch.tensor([2.0**-20, 1.0, 2.0**-24])[:, None].repeat(2, 1)).half()
+    assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), torch.float16)
+
+
+def test_vectors_whose_products_vanish(op: Backend) -> None:
+    """Norms that the dtype holds, with squares and products that it holds badly or not at all."""
+    for dtype, scale in ((torch.float32, 1e-21), (torch.float64, 1e-160)):
+        x, y = torch.randn(1, 6, 8, dtype=dtype) * scale, torch.randn(1, 7, 8, dtype=dtype) * scale
+        assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), dtype)
+
+
+def test_a_zero_vector_beside_one_of_extreme_scale(op: Backend) -> None:
+    x, y = torch.rand(1, 3, 8) + 0.1, -torch.rand(1, 4, 8) - 0.1
+    scales = torch.tensor([1.0, 0.0, 1e30])[None, :, None]
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        scaled = (x * scales).to(dtype), y.to(dtype)
+        assert_matches_oracle(op.bertscore(*scaled), oracle.bertscore(*scaled), dtype)
+
+
+def test_bfloat16_vectors_of_extreme_scale(op: Backend) -> None:
+    """Pairs that instructions for bfloat16 leave out, among others that they compute."""
+    scales = torch.tensor([1e-38, 1.0, 1e37])[:, None, None]
+    x = (torch.randn(3, 6, 8) * scales).bfloat16()
+    y = torch.randn(3, 7, 8).bfloat16()
+    assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), torch.bfloat16)
+    packed = (
+        x.flatten(0, 1),
+        torch.tensor([0, 6, 12, 18]),
+        y.flatten(0, 1),
+        torch.tensor([0, 7, 14, 21]),
+    )
+    pairs = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    assert_matches_oracle(
+        op.bertscore_packed(*packed, pairs), oracle.bertscore_packed(*packed, pairs), torch.bfloat16
+    )
