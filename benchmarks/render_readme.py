@@ -100,7 +100,10 @@ TABLES = {"op": op_table, "text": text_table}
 
 def render(match: re.Match[str]) -> str:
     start, table, machine, end = match.groups()
-    result = json.loads((RESULTS / f"{machine}.json").read_text())
+    path = RESULTS / f"{machine}.json"
+    if not path.exists():
+        sys.exit(f"README.md: {path} of its table '{table}' is missing: run `make bench`")
+    result = json.loads(path.read_text())
     return "\n".join([start + where(result), "", *TABLES[table](result), end])
 
 

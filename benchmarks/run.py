@@ -131,6 +131,7 @@ def main() -> None:
         ]
         result["records"] = kept + records
         result["dirty"] = True  # not of one run
+    RESULTS.mkdir(exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(path)
 

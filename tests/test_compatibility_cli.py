@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from flashbertscore import baselines, models, scorer
+from flashbertscore.cli import main as modern
 from flashbertscore.cli import reference_score
 from flashbertscore.compat import bert_score as compat
 
@@ -64,7 +65,7 @@ def test_row_names_that_the_hub_moved() -> None:
     assert models.resolve("FacebookAI/roberta-large", None, None)[1] == 17
 
 
-def test_row_missing_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_baseline_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
     options = {
         "model_type": MODEL,
         "num_layers": 6,
@@ -159,10 +160,25 @@ def test_row_command_line_reports_mistakes_in_one_line(
     assert err.count("\n") == 1
 
 
+def test_row_mistyped_file_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference, and the command with its flags, score the names; the modern face refuses."""
+    reference = tmp_path / "refs.txt"
+    reference.write_text("a text\n", encoding="utf-8")
+    model = ["score", "-m", MODEL, "-l", "6"]
+    for name in (str(tmp_path / "hyps.text"), "a mistyped name " * 60):
+        assert modern.main([*model, "-c", name, "-r", str(reference)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert "no such file (to score the argument itself, add --text)" in err
+    assert modern.main([*model, "--text", "-c", "hyps.text", "-r", "refs.text"]) == 0
+    assert "F1" in capsys.readouterr().out
+
+
 def test_row_command_line_reads_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The reference reads in the encoding of the locale, and a byte order mark as a character."""
-    (tmp_path / "c").write_bytes(b"\xef\xbb\xbf" + "Müller läuft.\n".encode())
-    (tmp_path / "r").write_bytes("Müller läuft.\n".encode())
+    (tmp_path / "c").write_bytes(b"\xef\xbb\xbf" + "Müller läuft.\r\nEr fällt.\r\n".encode())
+    (tmp_path / "r").write_bytes("Müller läuft.\nEr fällt.".encode())
     argv = ["-m", MODEL, "-l", "6", "-c", str(tmp_path / "c"), "-r", str(tmp_path / "r")]
     assert reference_score.main(argv) == 0
     assert "F1: 1.000000" in capsys.readouterr().out

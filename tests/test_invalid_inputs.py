@@ -54,6 +54,16 @@ PADDED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "reference: expected device cpu, got meta",
     ),
+    "mask on another device": (
+        {"candidate_mask": torch.ones(2, 3, device="meta")},
+        ValueError,
+        "candidate_mask: expected device cpu, got meta",
+    ),
+    "weights on another device": (
+        {"reference_weights": torch.ones(2, 5, device="meta")},
+        ValueError,
+        "reference_weights: expected device cpu, got meta",
+    ),
     "D": (
         {"reference": torch.ones(2, 5, 3)},
         ValueError,
@@ -208,6 +218,11 @@ PACKED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"reference_weights": -torch.ones(5)},
         ValueError,
         "reference_weights: expected finite values >= 0, got -1.000000 at token 0",
+    ),
+    "pairs on another device": (
+        {"pairs": torch.ones(1, 2, dtype=torch.int64, device="meta")},
+        ValueError,
+        "pairs: expected device cpu, got meta",
     ),
     "offsets on another device": (
         {"candidate_offsets": X_OFFSETS.to("meta")},

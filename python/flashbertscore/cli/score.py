@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import json
 import math
 import sys
+import textwrap
 from typing import Any, cast
 
 import torch
@@ -109,8 +111,12 @@ def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
         return [args.cand], [args.ref]
     try:
         return files.read_parallel(args.cand, args.ref)
-    except FileNotFoundError as error:
-        msg = f"{error.filename}: no such file (to score the argument itself, add --text)"
+    except OSError as error:
+        # A text in place of a file name can also be too long for one.
+        if error.errno not in {errno.ENOENT, errno.ENAMETOOLONG}:
+            raise
+        name = textwrap.shorten(str(error.filename), 80, placeholder=" ...")
+        msg = f"{name}: no such file (to score the argument itself, add --text)"
         raise ValueError(msg) from None
 
 
