@@ -351,7 +351,8 @@ def test_installing_it_serves_every_way_to_import(monkeypatch: pytest.MonkeyPatc
         import bert_score.utils
         from bert_score import BERTScorer, score
         from bert_score.score import plot_example
-        from bert_score.scorer import BERTScorer as Base
+        from bert_score.scorer import BERTScorer as FromModule
+        from bert_score.scorer import bert_cos_score_idf, model2layers
         from bert_score.utils import get_idf_dict
 
         assert bert_score is ours
@@ -359,7 +360,9 @@ def test_installing_it_serves_every_way_to_import(monkeypatch: pytest.MonkeyPatc
         assert score is bert_score.score is flashbertscore.scorer.score
         assert plot_example is flashbertscore.scorer.plot_example
         assert BERTScorer is ours.BERTScorer
-        assert issubclass(BERTScorer, Base)
+        assert FromModule is BERTScorer
+        assert bert_cos_score_idf is our_utils.bert_cos_score_idf
+        assert model2layers is our_utils.model2layers
         assert get_idf_dict is our_utils.get_idf_dict
     finally:
         for name in ("bert_score", "bert_score.utils", "bert_score.scorer", "bert_score.score"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flashbertscore import architectures
-from flashbertscore.loading import load_model, load_tokenizer, wants_prefix_space
+from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def load(
                 model=model,
                 prefix_space=wants_prefix_space(tokenizer),
                 all_layers=all_layers,
-                revision=getattr(model.config, "_commit_hash", None),
+                revision=commit(model_type, revision),
             )
             while len(_cache) > CACHE_SIZE:
                 _cache.popitem(last=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,6 +102,20 @@ def load_model(
         )
         warnings.warn(msg, stacklevel=2)
     return model.eval().to(device)
+
+
+def commit(model_type: str, revision: str | None = None) -> str | None:
+    """Return the commit of the Hub that a loaded model is from, None for a folder.
+
+    From where its config lies in the Hub's cache: configs themselves stopped saying it with
+    transformers 5.
+    """
+    name = models.hub_name(model_type)
+    if Path(name).is_dir():
+        return None
+    hub: Any = importlib.import_module("huggingface_hub")
+    found = hub.try_to_load_from_cache(name, "config.json", revision=revision or "main")
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def _transformers() -> Any:

@@ -18,8 +18,7 @@ def install_as_bert_score() -> None:
         RuntimeWarning: bert_score itself was imported before. From now on an import gives
             FlashBERTScore, but modules that already took names from bert_score keep those.
     """
-    from flashbertscore import scorer  # noqa: PLC0415 - only those who install it pay for it
-    from flashbertscore.compat import bert_score  # noqa: PLC0415
+    from flashbertscore.compat import bert_score  # noqa: PLC0415 - only those who install it pay
 
     before = sys.modules.get("bert_score")
     if before is bert_score:
@@ -33,5 +32,6 @@ def install_as_bert_score() -> None:
         )
     sys.modules["bert_score"] = bert_score
     sys.modules["bert_score.utils"] = bert_score.utils
-    sys.modules["bert_score.scorer"] = scorer
-    sys.modules["bert_score.score"] = bert_score  # has what the reference's module has
+    # Both have what the reference's modules of these names expose, and more.
+    sys.modules["bert_score.scorer"] = bert_score
+    sys.modules["bert_score.score"] = bert_score
