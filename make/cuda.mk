@@ -26,6 +26,10 @@ endef
 $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
 .PRECIOUS: $(EMULATED_BUILD)/plain/%.o $(EMULATED_BUILD)/tsan/%.o $(EMULATED_BUILD)/asan/%.o
+# Objects stay: `make faults` links broken kernels against them, and make would remove what only
+# chains of pattern rules name.
+.SECONDARY:
+
 .PHONY: emulate emulate-plain emulate-asan emulate-tsan faults
 emulate: emulate-plain emulate-asan emulate-tsan ## Run the CUDA kernels on the CPU, plain and under sanitizers
 emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/plan_test $(EMULATED_BUILD)/%/kernel_test
