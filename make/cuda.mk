@@ -25,7 +25,6 @@ $(EMULATED_BUILD)/$(1)/%_test: $(EMULATED_BUILD)/$(1)/%_test.o \
 endef
 $(foreach build,plain tsan asan,$(eval $(call EMULATED_RULES,$(build))))
 
-.PRECIOUS: $(EMULATED_BUILD)/plain/%.o $(EMULATED_BUILD)/tsan/%.o $(EMULATED_BUILD)/asan/%.o
 # Objects stay: `make faults` links broken kernels against them, and make would remove what only
 # chains of pattern rules name.
 .SECONDARY:
