@@ -19,7 +19,8 @@ Its rules:
   P + R = 0 gives F = 0.
 
 The similarity matrix is never stored: memory beyond the inputs is O(tokens). On a device without a
-kernel of ours a tiled torch implementation runs, and the logger ``flashbertscore`` says so at INFO.
+kernel of ours a tiled torch implementation runs, and the logger ``flashbertscore`` says so at INFO;
+it keeps these rules but for the promise about bits, which torch's own matrix product cannot give.
 
 On CUDA tensors, shapes, dtypes, devices, offsets and pairs are checked as everywhere. Values of
 masks and weights are not, for that would wait for the device: a mask value other than 0 counts as
