@@ -53,6 +53,7 @@ class Encoder:
         prefix_space: whether the ids of the family have a space before the first word.
         all_layers: whether `encode` returns every hidden state.
         revision: commit of the Hub that the files are from; None for a folder.
+        tf32: whether float32 products on CUDA may be rounded to TF32.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Encoder:
     prefix_space: bool
     all_layers: bool
     revision: str | None
+    tf32: bool = False
 
     @property
     def device(self) -> torch.device:
