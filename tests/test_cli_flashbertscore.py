@@ -165,7 +165,7 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
     def spy(*args: Any, **options: Any) -> None:
-        given.update(options, model=args[0])
+        given.update(options, model=args[0], idf_sents=list(options["idf_sents"]))
         raise Stop
 
     monkeypatch.setattr(score, "BERTScorer", spy)
@@ -339,7 +339,7 @@ def test_a_fault_of_ours_keeps_its_traceback(cli: Any, monkeypatch: pytest.Monke
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(flashbertscore.scorer.BERTScorer, "score", fail)
+    monkeypatch.setattr(flashbertscore.scorer.BERTScorer, "score_stream", fail)
     with pytest.raises(ZeroDivisionError):
         cli("-c", "cand", "-r", "ref")
 

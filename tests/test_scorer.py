@@ -239,7 +239,7 @@ def test_a_dtype_that_is_none() -> None:
 @pytest.mark.parametrize("dtype", ["float16", torch.float16, "tf32"])
 def test_a_dtype_that_the_cpu_has_no_arithmetic_for(dtype: Any) -> None:
     for call in (BERTScorer, lambda *args, **options: score(["a"], ["b"], *args, **options)):
-        with pytest.raises(ValueError, match="needs a CUDA device, got device cpu: use .*bfloat16"):
+        with pytest.raises(ValueError, match=r"needs a CUDA device, got device cpu: .*bfloat16"):
             call("x", 1, dtype=dtype, device="cpu")
 
 

@@ -192,7 +192,12 @@ class BERTScorer(Settings):
         )
 
     def score_stream(
-        self, pairs: Iterable[_Pair], verbose: bool = False, batch_size: int | None = None
+        self,
+        pairs: Iterable[_Pair],
+        *,
+        verbose: bool = False,
+        batch_size: int | None = None,
+        total: int | None = None,
     ) -> Iterator[PairScores]:
         """Score any number of pairs in bounded memory, lazily and in order.
 
@@ -205,6 +210,7 @@ class BERTScorer(Settings):
                 best counts: P, R and F1 are each the maximum over them.
             verbose: show progress on standard error.
             batch_size: see `score`; None takes the scorer's.
+            total: how many texts there will be, if that is known; for the progress bar.
 
         Returns:
             An iterator of (precision, recall, f1), three Python floats a pair. With `all_layers`
@@ -217,7 +223,7 @@ class BERTScorer(Settings):
             AssertionError, ValueError: as `score`.
         """
         items = inputs.read_pairs(pairs)
-        run, baseline = self._prepare(batch_size, reports.Progress(bar=verbose))
+        run, baseline = self._prepare(batch_size, reports.Progress(bar=verbose, texts=total))
         return self._stream(run, corpus.windows(items, source=corpus.PAIRS), baseline)
 
     def _stream(
@@ -228,7 +234,7 @@ class BERTScorer(Settings):
                 self._take_note(run.notices)
                 run.notices.warn(2, again=False)
                 scores = raw if baseline is None else matching.rescale(raw, baseline)
-                columns = (x.T.tolist() for x in scores.unbind(-1))
+                columns = (x.movedim(-1, 0).tolist() for x in scores.unbind(-1))
                 yield from map(PairScores, *columns)
         except GeneratorExit:
             raise

@@ -81,7 +81,7 @@ def score_pairs(
         part_keys = [keys[text] for text in texts.tolist()]
         places = kept.find(part_keys)
         new = torch.tensor([place is None for place in places], dtype=torch.bool)
-        fresh = part.select(new.nonzero().squeeze(1))
+        fresh = part if new.all() else part.select(new.nonzero().squeeze(1))
         if when_chunk is not None:
             when_chunk(fresh)
         try:

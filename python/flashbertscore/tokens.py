@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ class Tokens:
         """Return the number of texts n."""
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> torch.Tensor:
         """Ids that each text has, int64 [n]."""
         return self.offsets.diff()
