@@ -61,29 +61,27 @@ class Device:
         """Let batches of more than `limit` padded tokens fail."""
         self.batches: list[int] = []
         self.cleared = 0
-        forward = encoder.Encoder._forward
-
-        def limited(made: encoder.Encoder, tokens: Any, texts: torch.Tensor) -> torch.Tensor:
-            padded = int(tokens.lengths[texts].max()) * len(texts)
-            self.batches.append(padded)
-            if padded > limit:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            with monkeypatch.context() as inner:
-                inner.setattr(encoder.Encoder, "device", torch.device("cpu"))
-                return forward(made, tokens, texts)
+        encode = encoder.Encoder.encode
 
         def clear() -> None:
             self.cleared += 1
 
         def on_the_cpu(made: encoder.Encoder, ids: Any, **options: Any) -> torch.Tensor:
             packed = torch.empty(len(ids.ids), 32)
-            size, budget = options["batch_size"], options["token_budget"]
-            for texts in encoder.batches(ids.lengths, size, budget):
-                packed[ids.rows(texts)] = made._forward(ids, texts)
+            order = ids.lengths.argsort(descending=True).tolist()
+            while order:
+                longest = int(ids.lengths[order[0]])
+                size = max(1, min(options["batch_size"], options["token_budget"] // longest))
+                texts, order = torch.tensor(order[:size]), order[size:]
+                self.batches.append(longest * len(texts))
+                if self.batches[-1] > limit:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+                with monkeypatch.context() as inner:
+                    inner.setattr(encoder.Encoder, "device", torch.device("cpu"))
+                    packed[ids.rows(texts)] = encode(made, ids.select(texts))
                 options["progress"](len(texts))
             return packed
 
-        monkeypatch.setattr(encoder.Encoder, "_forward", limited)
         monkeypatch.setattr(encoder.Encoder, "encode", on_the_cpu)
         monkeypatch.setattr(encoder.Encoder, "device", torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
@@ -178,12 +176,14 @@ def test_tf32_is_what_was_asked_for_and_restored(
     monkeypatch.setattr(torch.backends.cuda, "matmul", made)
     with precision.matrix_products(tf32=tf32, device=torch.device("cpu")):
         assert getattr(made, name) == before
-    with (
-        pytest.raises(ZeroDivisionError),
-        precision.matrix_products(tf32=tf32, device=torch.device("cuda")),
-    ):
-        assert getattr(made, name) == inside[tf32]
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with precision.matrix_products(tf32=tf32, device=torch.device("cuda")):
+            assert getattr(made, name) == inside[tf32]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert getattr(made, name) == before
 
 

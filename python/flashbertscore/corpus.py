@@ -107,7 +107,8 @@ class Corpus:
         return self.source.candidate.format(item + self.first)
 
     def _reference(self, item: int, which: int) -> str:
-        name = self.source.reference if self.sizes is None else self.source.several
+        plain = self.sizes is None or (self.source is PAIRS and self.sizes[item] == 1)
+        name = self.source.reference if plain else self.source.several
         return name.format(item + self.first, which)
 
 

@@ -77,7 +77,7 @@ class Pipeline:
                         yield scores
                         break
                 if failure is not None:
-                    raise failure from failure.__cause__
+                    raise failure
                 tokens = None
                 self.progress.window(len(window) + len(window.pairs))
         finally:
@@ -136,7 +136,8 @@ def count_idf(encoder: Encoder, windows: Iterable[Corpus]) -> tuple[idf.Idf, Tok
         try:
             tokens = encoder.tokenize(window.texts)
         except TextError as error:
-            raise _name(error, window)[0] from error.__cause__
+            named, _ = _name(error, window)
+            raise named from named.__cause__
         counter.add(tokens, window.references)
     return counter.idf(), tokens
 
@@ -188,6 +189,9 @@ def _name(error: TextError, window: Corpus) -> tuple[TextError, Corpus | None]:
         first, last = (
             window.source.candidate.format(window.first + i) for i in (0, len(window) - 1)
         )
-        return TextError(f"{first} to {last} and their references: {error}"), None
-    item, place = window.first_place(error.index)
-    return TextError(f"{place}: {error}", window.first + item), window.head(item)
+        named, before = TextError(f"{first} to {last} and their references: {error}"), None
+    else:
+        item, place = window.first_place(error.index)
+        named, before = TextError(f"{place}: {error}", window.first + item), window.head(item)
+    named.__cause__ = error.__cause__
+    return named, before
