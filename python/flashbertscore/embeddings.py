@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flashbertscore.tokens import ranges
+from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +134,7 @@ class EmbeddingCache:
                 stop, end, size = stop + 1, end + lengths[stop], size + more
             if size <= self.capacity:
                 # A copy: a view would keep the embeddings of the whole chunk.
-                own = embeddings.index_select(-2, rows[first:end].to(embeddings.device))
+                own = embeddings.index_select(-2, to_device(rows[first:end], embeddings.device))
                 block = _Block(own, list(keys[start:stop]), size)
                 self._add(block, lengths[start:stop], candidates=candidates)
             start, first = stop, end
@@ -233,13 +234,15 @@ def merge(tokens: Tokens, places: Sequence[Place | None], fresh: torch.Tensor) -
     kept = next(iter(parts.values()))[0]
     merged = kept.new_empty(*kept.shape[:-2], len(tokens.ids), kept.shape[-1])
     if fresh.shape[-1]:  # without a token they have no size
-        merged.index_copy_(-2, tokens.rows(torch.tensor(new)).to(merged.device), fresh)
+        merged.index_copy_(-2, to_device(tokens.rows(torch.tensor(new)), merged.device), fresh)
     lengths = tokens.lengths
     for rows, texts, starts in parts.values():
         chosen = torch.tensor(texts)
         source = ranges(torch.tensor(starts), lengths[chosen])
         into = tokens.rows(chosen)
         merged.index_copy_(
-            -2, into.to(merged.device), rows.index_select(-2, source.to(merged.device))
+            -2,
+            to_device(into, merged.device),
+            rows.index_select(-2, to_device(source, merged.device)),
         )
     return merged

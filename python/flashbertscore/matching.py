@@ -9,6 +9,7 @@ import torch
 from flashbertscore import functional, memory
 from flashbertscore.embeddings import EmbeddingCache, merge
 from flashbertscore.tokens import TextError
+from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,15 +137,14 @@ def _match(
     embeddings: torch.Tensor, tokens: Tokens, pairs: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
     """Score `pairs` [P, 2] of the texts in `tokens`; [P, 3] or [L, P, 3]."""
-    device = embeddings.device
-    offsets, weights = tokens.offsets.to(device), weights.to(device)
-    chosen = pairs.to(device)
+    # The op makes its schedule from offsets and pairs on the host, and moves them itself.
+    weights = to_device(weights, embeddings.device)
     layers = embeddings if embeddings.dim() == 3 else embeddings[None]
     scores = torch.stack(
         [
             torch.stack(
                 functional.bertscore_packed(
-                    layer, offsets, layer, offsets, chosen, weights, weights
+                    layer, tokens.offsets, layer, tokens.offsets, pairs, weights, weights
                 ),
                 dim=-1,
             )

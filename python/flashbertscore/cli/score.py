@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import math
@@ -12,13 +11,11 @@ from array import array
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from flashbertscore import precision
-from flashbertscore.cli import files
+from flashbertscore.cli import arguments, files
 from flashbertscore.scorer import BERTScorer
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
@@ -38,18 +35,7 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
     add("-c", "--cand", required=True, metavar="FILE", help="candidates, one a line; - is stdin")
     add("-r", "--ref", required=True, nargs="+", metavar="FILE", help="references, one a line")
     add("--text", action="store_true", help="-c and -r are the texts themselves, not files")
-    add = parser.add_argument_group("model").add_argument
-    add("--lang", help="language of the texts, such as en, which settles the default model")
-    add("-m", "--model", help="name on the Hub or folder of the model")
-    add("--revision", help="branch, tag or commit of the model on the Hub")
-    add("-l", "--num-layers", type=int, metavar="K", help="layer of the embeddings")
-    add("--device", type=_device, help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
-    add(
-        "--dtype",
-        choices=precision.NAMES,
-        default="float32",
-        help="of the model (default: float32); float16 and tf32 on a GPU only",
-    )
+    add = arguments.add_model(parser)
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
     add = parser.add_argument_group("score").add_argument
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
@@ -112,18 +98,6 @@ def _printed(rows: Iterable[tuple[float, ...]]) -> Iterator[tuple[float, ...]]:
     for i, row in enumerate(rows, start=1):
         print(i, *(f"{x:.6f}" for x in row), sep="\t")
         yield row
-
-
-def _device(name: str) -> str:
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        msg = f"{name!r} is no device of torch"
-        raise argparse.ArgumentTypeError(msg) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        msg = f"{name!r} asked for, but torch sees no GPU here"
-        raise argparse.ArgumentTypeError(msg)
-    return name
 
 
 def _read(
