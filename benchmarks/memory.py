@@ -36,9 +36,8 @@ THEIR_SHARE = 10  # bert-score is given a tenth: its time and memory grow with t
 def model() -> str:
     import random_models  # noqa: PLC0415 - torch loads in the child
 
-    return random_models.save(
+    return random_models.save_bert(
         MODEL,
-        "bert",
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,

@@ -11,8 +11,9 @@ import texts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import cases
     from torch import Tensor
+
+    import cases
 
     Scores = tuple[Tensor, ...]
 

@@ -36,29 +36,23 @@ def sentences(count: int, length: tuple[int, int], seed: int = 0) -> list[str]:
     ]
 
 
-def save(folder: Path, family: str, *, vocabulary: int | None = None, **sizes: int) -> str:
-    """Save a random model with a tokenizer of its own, unless it is there; return its path.
+def save_bert(folder: Path, *, vocabulary: int | None = None, **sizes: int) -> str:
+    """Save a random BERT with a tokenizer of its own, unless it is there; return its path.
 
     Args:
         folder: where it goes.
-        family: "bert" or "roberta".
         vocabulary: rows of the embedding table; None for as many as the tokenizer has ids.
         sizes: what its config is given.
     """
     if (folder / "config.json").exists():
         return str(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    count = {"bert": _wordpiece, "roberta": _byte_level}[family](folder)
+    count = _wordpiece(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
-    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
-    given = {"max_position_embeddings": 514, **ids} if family == "roberta" else {}
-    name = {"bert": "Bert", "roberta": "Roberta"}[family]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = getattr(transformers, f"{name}Config")(
-            vocab_size=vocabulary or count, **given, **sizes
-        )
-        getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
+        config = transformers.BertConfig(vocab_size=vocabulary or count, **sizes)
+        transformers.BertModel(config).save_pretrained(folder)
     return str(folder)
 
 
@@ -74,20 +68,3 @@ def _wordpiece(folder: Path) -> int:
     known = [*special, *sorted(set(tokenizer.get_vocab()) - set(special))]
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in known), encoding="utf-8")
     return len(known)
-
-
-def _byte_level(folder: Path) -> int:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=8000,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(sentences(4000, (5, 20)), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
-    return len(model["vocab"])
