@@ -4,7 +4,8 @@
 // * shared memory is NaN (bytes 0xFF) when a block starts, and ends exactly where it was asked to;
 // * a cp.async copies nothing before the wait_group that its thread issues for it;
 // * warp operations meet in a rendezvous of all 32 lanes; a lane that never comes is a deadlock,
-//   reported, as is a barrier that some threads never reach;
+//   reported, as is a barrier that some threads never reach, or a lane that comes to another one;
+// * addresses that instructions for 16 bytes take are multiples of 16;
 // * under ThreadSanitizer only __syncthreads, __syncwarp and atomics order memory: neither the
 //   order of execution nor shuffles, ldmatrix or mma.sync do, and two blocks are never ordered.
 #pragma once
@@ -22,7 +23,8 @@ struct alignas(16) Slot {
     std::uint64_t words[8];
 };
 
-// Runs `kernel` for every thread of a grid. Throws std::runtime_error for a deadlock.
+// Runs `kernel` for every thread of a grid. Throws std::runtime_error for a deadlock, and for
+// whatever the threads did that a device answers with an error or with anything at all.
 void launch(std::int64_t grid, int block_threads, std::size_t shared_bytes,
             const std::function<void()>& kernel);
 
@@ -31,6 +33,9 @@ int thread_index();
 std::int64_t block_index();
 std::int64_t grid_size();
 char* shared_memory();
+
+// Of an instruction for 16 bytes: the device traps at an address that is no multiple of them.
+void require_aligned(const void* at);
 
 void sync_block();
 void sync_warp();
