@@ -56,6 +56,16 @@ void copy_commit();
 // outstanding; false when there is none left.
 bool copy_due(int pending, Copy* copy);
 
+// How tensor cores add, as far as it was measured (Fasi, Higham, Mikaitis, Pranesh: Numerical
+// behavior of NVIDIA tensor cores, 2021, and later work of Mikaitis on newer ones): `products` and
+// the accumulator at once, each cut off `extra_bits` below the last bit that a float has beside the
+// largest of them; then the sum is cut off to a float. No device is known to be coarser than sm_80.
+struct TensorCore {
+    int products, extra_bits;
+};
+constexpr TensorCore SM_80 = {8, 1}, SM_90 = {16, 2};
+extern TensorCore tensor_core; // that is emulated: SM_90 unless a test sets it
+
 // mma.sync.m16n8k16 over slots that hold A (4 words of 32 bits), B (2) and C (4); leaves D in C.
 void combine_mma_bf16(Slot* slots);
 void combine_mma_fp16(Slot* slots);

@@ -12,6 +12,8 @@
 namespace flashbertscore::emulation {
 namespace {
 
+constexpr int MMA_K = 16;
+
 std::uint32_t word(const Slot& slot, int i) {
     return static_cast<std::uint32_t>(slot.words[i / 2] >> (32 * (i % 2)));
 }
@@ -33,14 +35,6 @@ std::uint32_t as_bits(float value) {
     __builtin_memcpy(&bits, &value, 4);
     return bits;
 }
-
-// How tensor cores add, as far as it was measured (Fasi, Higham, Mikaitis, Pranesh: Numerical
-// behavior of NVIDIA tensor cores, 2021): a few products and the accumulator at once, each cut off
-// below the last bits of the largest of them, the sum cut off to a float. The first ones supported,
-// of sm_80, take 8 products, so a k of 16 takes two such sums, and keep 1 bit more than a float
-// has; later ones 16 products and 2 bits. This is the coarser of the two: results may be worse
-// than any device's, and never hide what one loses.
-constexpr int FUSED = 8, EXTRA_BITS = 1;
 
 struct Element {
     double value;
@@ -67,25 +61,27 @@ float cut_to_float(double value) {
 
 float fused_sum(const Element* a, const Element* b, float c) {
     const Element start = element(c, -126);
-    double products[FUSED], plain = c;
+    double products[MMA_K], plain = c;
     int largest = c == 0 ? INT_MIN : start.exponent;
-    for (int k = 0; k < FUSED; ++k) {
+    for (int k = 0; k < tensor_core.products; ++k) {
         products[k] = a[k].value * b[k].value; // exact
         plain += products[k];
         if (products[k] != 0) largest = std::max(largest, a[k].exponent + b[k].exponent);
     }
     if (!std::isfinite(plain)) return static_cast<float>(plain);
     if (largest == INT_MIN) return 0;
-    const int last = largest - 23 - EXTRA_BITS;
+    const int last = largest - 23 - tensor_core.extra_bits;
     const double up = power_of_two(-last);
     auto sum = static_cast<std::int64_t>(c * up);
-    for (double product : products) sum += static_cast<std::int64_t>(product * up);
+    for (int k = 0; k < tensor_core.products; ++k) {
+        sum += static_cast<std::int64_t>(products[k] * up);
+    }
     return cut_to_float(static_cast<double>(sum) * power_of_two(last));
 }
 
 template <class ToFloat>
 void mma(Slot* slots, ToFloat to_float, int lowest) {
-    Element a[16][16], b[8][16]; // a[row][k], b[column][k]
+    Element a[16][MMA_K], b[8][MMA_K]; // a[row][k], b[column][k]
     for (int lane = 0; lane < WARP; ++lane) {
         const int group = lane / 4, quad = lane % 4;
         for (int half = 0; half < 2; ++half) {
@@ -103,13 +99,17 @@ void mma(Slot* slots, ToFloat to_float, int lowest) {
         for (int r = 0; r < 4; ++r) { // C and D: rows group, group + 8; columns 2 quad, 2 quad + 1
             const int row = lane / 4 + 8 * (r / 2), column = 2 * (lane % 4) + r % 2;
             float sum = as_float(word(slots[lane], 6 + r));
-            for (int k = 0; k < 16; k += FUSED) sum = fused_sum(a[row] + k, b[column] + k, sum);
+            for (int k = 0; k < MMA_K; k += tensor_core.products) {
+                sum = fused_sum(a[row] + k, b[column] + k, sum);
+            }
             set_word(slots[lane], 6 + r, as_bits(sum));
         }
     }
 }
 
 } // namespace
+
+TensorCore tensor_core = SM_90;
 
 void combine_mma_bf16(Slot* slots) { mma(slots, bf16_to_float, -126); }
 void combine_mma_fp16(Slot* slots) { mma(slots, fp16_to_float, -14); }

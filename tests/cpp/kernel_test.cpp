@@ -100,7 +100,10 @@ void orders() {
             const auto swapped = run(packed_y, packed_x, {}, count, DEVICE);
             const auto padded = run(view(x, 530, 0), view(y, 200, 0), {}, count, DEVICE);
             const auto narrow = run(packed_x, packed_y, {}, count, {3, 99 * 1024});
-            const auto wide = run(packed_x, packed_y, {}, count, {40, 227 * 1024});
+            const fbs::cuda::Device large = {40, 227 * 1024};
+            const auto wide = run(packed_x, packed_y, {}, count, large);
+            // Documents end before many of the parts that their width is cut into.
+            const auto cut = run(view(y, 200, 0), view(x, 530, 0), {}, count, large);
             Pairs list;
             for (index_t p : {9, 3, 3, 0, 7, 1, 8, 2, 6, 5, 4, 0}) {
                 list.push_back(p);
@@ -116,6 +119,7 @@ void orders() {
                 const Scores back = {
                     {swapped[p].value[1], swapped[p].value[0], swapped[p].value[2]}};
                 expect(same_bits(want[p], back), what + "swapped: other bits");
+                expect(same_bits(cut[p], swapped[p]), what + "cut: other bits");
             }
             for (std::size_t i = 0; i < list.size() / 2; ++i) {
                 expect(same_bits(listed[i], want[list[2 * i]]),
@@ -344,7 +348,50 @@ void scales() {
     }
 }
 
+// All tokens of a call too long, or all too short, on one side or on both.
+void one_scale() {
+    for (DType dtype : dtypes) {
+        if (dtype == DType::float16) continue;
+        for (index_t n : {40, 600}) {
+            for (int exponent : {-120, 120}) {
+                Documents x{dtype, 8}, y{dtype, 8};
+                x.add(n);
+                y.add(n - 7);
+                fill(x, Data::negative, 44);
+                fill(y, Data::negative, 45);
+                const auto plain = view(y, -1, 0);
+                for (double& value : x.values) value = std::ldexp(value, exponent);
+                for (double& value : y.values) value = std::ldexp(value, exponent);
+                const auto far_x = view(x, -1, 0), far_y = view(y, -1, 0);
+                const Scores want = equation(x, 0, y, 0);
+                const std::string what = label(dtype, n, n - 7, 8, "one scale");
+                expect_close(run(far_x, plain, {}, 1, DEVICE)[0], want, dtype, what);
+                expect_close(run(far_x, far_y, {}, 1, DEVICE)[0], want, dtype, what);
+            }
+        }
+    }
+}
+
 #if defined(FLASHBERTSCORE_EMULATED)
+// The coarser sums of sm_80. Of float32, exchanging the sides may there change a last bit, for the
+// halves of a k of 16 are added one after the other: those comparisons are left to sm_90.
+void coarse_sums() {
+    fbs::emulation::tensor_core = fbs::emulation::SM_80;
+    tour();
+    for (DType dtype : dtypes) {
+        for (index_t dim : {384, 1024}) { // all similarities near 1: the most to cut off
+            Documents x{dtype, dim};
+            x.add(9);
+            fill(x, Data::same, 90);
+            const auto got = run(view(x, -1, 0), view(x, -1, 0), {}, 1, DEVICE);
+            const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
+            const double most = half ? 1e-8 * static_cast<double>(dim) : tolerance(dtype);
+            expect(std::fabs(got[0].value[2] - 1) <= most, label(dtype, 9, 9, dim, "coarse sums"));
+        }
+    }
+    fbs::emulation::tensor_core = fbs::emulation::SM_90;
+}
+
 // Rows that lie 2^27 elements apart: offsets, and steps of 16 rows, need 64 bits. Only the pages
 // that are touched take memory.
 void far_rows() {
@@ -389,14 +436,15 @@ void far_rows() {
 
 int main(int argc, char** argv) {
     const std::pair<const char*, void (*)()> groups[] = {
-        {"tour", tour},         {"rules", rules},
-        {"poisons", poisons},   {"scales", scales},
+        {"tour", tour},           {"rules", rules},
+        {"poisons", poisons},     {"scales", scales},
+        {"one_scale", one_scale},
 #if defined(FLASHBERTSCORE_EMULATED)
-        {"far_rows", far_rows},
+        {"far_rows", far_rows},   {"coarse_sums", coarse_sums},
 #endif
-        {"edges", edges},       {"whole_edges", whole_edges},
-        {"longs", longs},       {"orders", orders},
-        {"chunks", chunks},     {"alignments", alignments}};
+        {"edges", edges},         {"whole_edges", whole_edges},
+        {"longs", longs},         {"orders", orders},
+        {"chunks", chunks},       {"alignments", alignments}};
     if (argc > 2) {
         std::erase_if(dtypes, [&](DType dtype) {
             return std::strcmp(NAMES[static_cast<int>(dtype)], argv[2]) != 0;
