@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures
+from flashbertscore import architectures, attention
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
 
@@ -161,7 +161,7 @@ class Encoder:
         # Always a mask: families differ in what they make of none, and those that attend through
         # torch drop one that is all ones themselves.
         mask = real.to(self.device, torch.int64)
-        with torch.inference_mode():
+        with torch.inference_mode(), attention.padded(lengths):
             out = self.model(
                 ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
             )
