@@ -2,6 +2,7 @@
 
 #include "core/numeric.h"
 #include "core/parallel.h"
+#include "core/team.h"
 #include "cpu/tiles.h"
 
 #include <cstring>
@@ -66,10 +67,15 @@ void attend(const AttentionBatch& batch, int threads, const Isa& isa) {
     }
     work *= static_cast<double>(batch.heads);
     const index_t items = batch.texts * batch.heads;
-    threads = useful_threads(work, threads, kAttentionPerThread);
+    const bool in_team = team() != nullptr && threads > 1;
+    if (!in_team) {
+        threads = useful_threads(work, threads, kAttentionPerThread);
+    } else if (work < kAttentionPerTeam) {
+        threads = 1;
+    }
     // A few heads of a text at a time: they share the text's lines of memory.
     WorkQueue queue(items, threads == 1 ? items : std::max<index_t>(1, items / (16 * threads)));
-    run_workers(threads, [&](int) {
+    const auto body = [&] {
         Scratch scratch(isa.attention->scratch_bytes(longest, batch.dim));
         index_t begin, end;
         while (queue.take(begin, end)) {
@@ -77,7 +83,12 @@ void attend(const AttentionBatch& batch, int threads, const Isa& isa) {
                 attend_to(batch, i / batch.heads, i % batch.heads, *isa.attention, scratch.data());
             }
         }
-    });
+    };
+    if (in_team && threads > 1) {
+        run_in_team(threads, body);
+    } else {
+        run_workers(threads, [&](int) { body(); });
+    }
 }
 
 } // namespace flashbertscore

@@ -32,6 +32,9 @@ inline constexpr double kWorkPerThread = 3e7;
 // The same for attention, whose multiply-adds come with exponentials and packing.
 inline constexpr double kAttentionPerThread = 4e6;
 
+// And for all threads of a team that waits: handing it the work costs a few microseconds.
+inline constexpr double kAttentionPerTeam = 1e6;
+
 inline int useful_threads(double multiply_adds, int threads, double per_thread = kWorkPerThread) {
     const double useful = multiply_adds / per_thread;
     return useful < 2.0 ? 1 : static_cast<int>(std::min<double>(useful, threads));
