@@ -36,9 +36,9 @@ def validate(
 def attend(
     dtype: int,
     shape: tuple[int, int, int, int],
-    q: tuple[int, int, int, int],
-    k: tuple[int, int, int, int],
-    v: tuple[int, int, int, int],
+    q: tuple[int, ...],  # address; elements between texts, heads, tokens
+    k: tuple[int, ...],  # address; elements between texts, heads, tokens
+    v: tuple[int, ...],  # address; elements between texts, heads, tokens
     lengths: int,
     scale: float,
     out: int,

@@ -12,7 +12,6 @@ interface in these families, their layers call torch themselves.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -111,8 +110,8 @@ class _Served(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Make copies, and what is pickled, of the plain class again."""
-        _, _, *state = super().__reduce_ex__(protocol)
-        return (object.__new__, (self.plain,), *state)
+        reduced: Any = super().__reduce_ex__(protocol)
+        return (object.__new__, (self.plain,), *reduced[2:])
 
 
 class _Bert(_Served):
@@ -192,8 +191,9 @@ def install(model: nn.Module) -> int:
     name = type(model).__name__
     try:
         plain = _tried(model, _Batch(torch.tensor([])))
-        for layer, form in layers:
-            layer.__class__ = _served_class(form, type(layer))
+        classes = {type(layer): _served_class(form, type(layer)) for layer, form in layers}
+        for layer, _ in layers:
+            layer.__class__ = classes[type(layer)]
         batch = _Batch(_lengths(model))
         difference = float((_tried(model, batch) - plain).abs().max() / plain.abs().max())
     except Exception as error:  # noqa: BLE001 - not a model we know: it stays as it was
@@ -217,7 +217,8 @@ def uninstall(model: nn.Module) -> None:
     """Give every served layer its own class back."""
     for module in model.modules():
         if isinstance(module, _Served):
-            module.__class__ = module.plain
+            served: Any = module
+            served.__class__ = module.plain
 
 
 def served_layers(model: nn.Module) -> int:
@@ -252,7 +253,6 @@ def _attends(module: nn.Module, form: type[_Served]) -> bool:
     return not isinstance(module, _Served) and all(hasattr(module, name) for name in names)
 
 
-@functools.cache
 def _served_class(form: type[_Served], plain: type[nn.Module]) -> type[nn.Module]:
     return type(f"Flash{plain.__name__}", (form, plain), {"plain": plain})
 

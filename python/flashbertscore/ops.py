@@ -105,13 +105,14 @@ def self_attention(
     checks.heads(q, k, v, lengths)
     B, H, L, d = q.shape
     out = q.new_empty(B, L, H * d)
-    views = [_rows(x) for x in (q, k, v)]
-    counts = lengths.contiguous()
+    q, k, v, lengths = _rows(q), _rows(k), _rows(v), lengths.contiguous()
     _core.attend(
         checks.DTYPES[q.dtype],
         (B, H, L, d),
-        *((x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)) for x in views),
-        counts.data_ptr(),
+        (q.data_ptr(), *q.stride()[:3]),
+        (k.data_ptr(), *k.stride()[:3]),
+        (v.data_ptr(), *v.stride()[:3]),
+        lengths.data_ptr(),
         d**-0.5 if scale is None else scale,
         out.data_ptr(),
         torch.get_num_threads(),
