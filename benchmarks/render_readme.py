@@ -25,7 +25,7 @@ def find(result: dict[str, Any], case: str, contender: str, threads: int) -> dic
     for record in result["records"]:
         if (record["case"], record["contender"], record["threads"]) == (case, contender, threads):
             return dict(record)
-    sys.exit(f"no record of {case}, {contender}, {threads} thread(s): run `make bench`")
+    sys.exit(f"no record of {case}, {contender}, {threads} thread(s): run the benchmark")
 
 
 def where(result: dict[str, Any]) -> str:
@@ -43,6 +43,8 @@ def op_row(result: dict[str, Any], case: cases.OpCase, threads: int) -> str:
     ours = find(result, case.name, "flashbertscore", threads)
     cells = [case.dtype, f"{case.pairs:,} x {case.length:,} x {case.length:,}", f"{case.dim}"]
     cells += [f"{threads}", f"{1e3 * ours['median']:,.1f} ms"]
+    if case is cases.CALL:
+        cells[-1] = f"{1e6 * ours['median']:.1f} us"
     for contender in cases.EVERYONE[1:]:
         if contender in case.contenders:
             other = find(result, case.name, contender, threads)
@@ -77,25 +79,54 @@ def op_table(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def text_table(result: dict[str, Any]) -> list[str]:
-    cores = result["machine"]["cores"]
+def one_direction_table(result: dict[str, Any]) -> list[str]:
+    names = " | ".join(f"{peer} {result['versions'][peer]}" for peer in cases.ONE_DIRECTION)
     lines = [
-        "| all-MiniLM-L6-v2, float32 | bert-score | FlashBERTScore | ratio "
-        "| peak memory, bert-score | ours |",
-        "|---|---|---|---|---|---|",
+        "| pairs x tokens x tokens, float32, D = 768, one thread | ours, both directions "
+        f"| {names} |",
+        "|---|---|---|---|",
     ]
-    for case in cases.TEXT:
-        ours = find(result, case.name, "flashbertscore", cores)
-        theirs = find(result, case.name, "bert-score", cores)
-        lines.append(
-            f"| {case.description} | {theirs['median']:.1f} s | {ours['median']:.1f} s "
-            f"| {theirs['median'] / ours['median']:.1f}x "
-            f"| {theirs['peak']:,.0f} MiB | {ours['peak']:,.0f} MiB |"
-        )
+    for case in cases.OP:
+        if set(cases.ONE_DIRECTION) <= set(case.contenders):
+            ours = find(result, case.name, "flashbertscore", 1)["median"]
+            cells = [f"{case.pairs:,} x {case.length} x {case.length}", f"{1e3 * ours:.1f} ms"]
+            for peer in cases.ONE_DIRECTION:
+                theirs = find(result, case.name, peer, 1)["median"]
+                cells.append(f"{1e3 * theirs:.1f} ms, {theirs / ours:.1f}x")
+            lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
-TABLES = {"op": op_table, "text": text_table}
+def text_row(result: dict[str, Any], case: cases.TextCase) -> str:
+    cores = result["machine"]["cores"]
+    ours = find(result, case.name, "flashbertscore", cores)
+    theirs = find(result, case.name, "bert-score", cores)
+    ratio = f"{theirs['median'] / ours['median']:.1f}x"
+    cells = [case.description, f"{theirs['median']:.1f} s", f"{ours['median']:.1f} s", ratio]
+    cells.append(f"{case.target}x")
+    if "errors" in ours:
+        error = ours["errors"]
+        cells += [f"{error['largest']:.1e}", f"{error['mean_f1']:.1e}"]
+        cells.append(f"{error['pearson_f1']:.6f}")
+        peak = result["peak_of_one_core"][f"{case.dtype}_gflops"] * cores
+        cells.append(f"{ours['flop'] / ours['median'] / 1e9 / peak:.2f}" if peak else "")
+    else:
+        cells += [""] * 4
+    cells += [f"{theirs['peak']:,.0f} MiB", f"{ours['peak']:,.0f} MiB"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def text_table(result: dict[str, Any]) -> list[str]:
+    measured = {record["case"] for record in result["records"]}
+    return [
+        "| all-MiniLM-L6-v2 | bert-score | ours | ratio | aimed at | largest error of P, R, F "
+        "| mean error of F | Pearson of F | of FMA peak | peak memory, bert-score | ours |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *(text_row(result, case) for case in cases.TEXT if case.name in measured),
+    ]
+
+
+TABLES = {"op": op_table, "text": text_table, "maxsim": one_direction_table}
 
 
 def render(match: re.Match[str]) -> str:

@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 
 namespace flashbertscore::bindings {
 
@@ -37,6 +38,7 @@ inline void bind_plan(pybind11::module_& m) {
         .def(py::init(&make_plan), py::arg("candidate"), py::arg("candidate_rows"),
              py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"),
              py::arg("pair_count"))
+        .def_static("why_unusable", &cuda::Plan::why_unusable)
         .def_property_readonly("workspace_bytes", &cuda::Plan::workspace_bytes)
         .def("run", &run_plan, py::arg("precision"), py::arg("recall"), py::arg("f1"),
              py::arg("workspace"), py::arg("stream"));

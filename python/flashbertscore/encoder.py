@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -10,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures, attention
+from flashbertscore import architectures, attention, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
+from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
     "CACHE_SIZE",
+    "SWITCH",
     "TOKEN_BUDGET",
     "Encoder",
     "batches",
@@ -38,6 +41,10 @@ TOKEN_BUDGET = 4096
 # on to the memory of each.
 CACHE_SIZE = 4
 
+# Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
+# packed once (`flashbertscore.prepack`), or "plain", as transformers made it.
+SWITCH = "FLASHBERTSCORE_ENCODER"
+
 # Tokenizers without a limit declare int(1e30).
 _NO_LIMIT = 1_000_000_000
 
@@ -53,6 +60,7 @@ class Encoder:
         prefix_space: whether the ids of the family have a space before the first word.
         all_layers: whether `encode` returns every hidden state.
         revision: commit of the Hub that the files are from; None for a folder.
+        tf32: whether float32 products on CUDA may be rounded to TF32.
     """
 
     name: str
@@ -61,6 +69,7 @@ class Encoder:
     prefix_space: bool
     all_layers: bool
     revision: str | None
+    tf32: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -145,7 +154,7 @@ class Encoder:
             hidden = self._forward(tokens, texts)
             if packed.shape[-1] == 0:
                 packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
-            packed[..., tokens.rows(texts).to(hidden.device), :] = hidden
+            packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
             if progress is not None:
                 progress(len(texts))
         return packed
@@ -160,16 +169,19 @@ class Encoder:
         ids[real] = tokens.ids[tokens.rows(texts)]
         # Always a mask: families differ in what they make of none, and those that attend through
         # torch drop one that is all ones themselves.
-        mask = real.to(self.device, torch.int64)
+        mask = to_device(real, self.device, torch.int64)
+        # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
+        rows = to_device(real.flatten().nonzero().squeeze(1), self.device)
         with torch.inference_mode(), attention.padded(lengths):
             out = self.model(
-                ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
+                to_device(ids, self.device),
+                attention_mask=mask,
+                output_hidden_states=self.all_layers,
             )
-            real = real.to(self.device)
             if not self.all_layers:
-                hidden: torch.Tensor = out[0][real]
+                hidden: torch.Tensor = out[0].flatten(0, 1)[rows]
                 return hidden
-            return torch.stack([state[real] for state in out.hidden_states])
+            return torch.stack([state.flatten(0, 1)[rows] for state in out.hidden_states])
 
 
 def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterator[torch.Tensor]:
@@ -193,7 +205,7 @@ def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterat
         start += size
 
 
-_Key = tuple[str, int | None, str, torch.dtype, str | None]
+_Key = tuple[str, int | None, str, torch.dtype, str | None, bool]
 _cache: OrderedDict[_Key, Encoder] = OrderedDict()
 _lock = threading.RLock()
 
@@ -228,14 +240,17 @@ def load(
     Raises:
         AssertionError: the model has not that many layers.
         OSError: there is no such model, or it cannot be reached.
-        ValueError: the architecture is not supported.
+        ValueError: the architecture is not supported, or `SWITCH` is set to none of its values.
     """
+    fast = _fast() and torch.device(device).type == "cpu"
     depth = None if all_layers else num_layers
-    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
+    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision, fast)
     with _lock:
         if key not in _cache:
             tokenizer = load_tokenizer(model_type, revision)
             model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
+            if fast:
+                prepack.prepack(model)
             _cache[key] = Encoder(
                 name=model_type,
                 tokenizer=tokenizer,
@@ -248,6 +263,14 @@ def load(
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
         return _cache[key]
+
+
+def _fast() -> bool:
+    value = os.environ.get(SWITCH, "fast")
+    if value not in {"fast", "plain"}:
+        msg = f"{SWITCH}: expected fast or plain, got {value}"
+        raise ValueError(msg)
+    return value == "fast"
 
 
 def clear_cache() -> None:

@@ -261,10 +261,30 @@ def _packed(match: Match, *arguments: Any, **named: Any) -> Output:
     return outputs
 
 
-def _on_cuda(op: Callable[..., Output], candidate: Tensor, *arguments: Any) -> Output:
+@functools.cache
+def _cuda_runs_on(index: int) -> bool:
+    """Whether this build's kernels run on a CUDA device; logs once why not."""
+    with torch.cuda.device(index):
+        reason = _core.CudaPlan.why_unusable()
+    if reason:
+        _log.info("FlashBERTScore's kernels do not run on cuda:%d: %s", index, reason)
+    return not reason
+
+
+def _on_cuda(
+    op: Callable[..., Output],
+    elsewhere: Callable[..., Output],
+    candidate: Tensor,
+    *arguments: Any,
+) -> Output:
     """``_padded`` or ``_packed`` on the device of ``candidate`` and its current stream."""
-    with torch.cuda.device(candidate.device):
-        return op(_match_cuda(candidate.device), candidate, *arguments)
+    device = candidate.device
+    if device.type != "cuda":  # another argument's is: the checks name it
+        return op(_match_cpu, candidate, *arguments)
+    if not _cuda_runs_on(device.index):
+        return elsewhere(candidate, *arguments)
+    with torch.cuda.device(device):
+        return op(_match_cuda(device), candidate, *arguments)
 
 
 def _tell(device: torch.device) -> None:
@@ -340,7 +360,7 @@ def _register(
 ) -> None:
     LIBRARY.impl(name, functools.partial(op, _match_cpu), "CPU")
     if hasattr(_core, "CudaPlan"):
-        LIBRARY.impl(name, functools.partial(_on_cuda, op), "CUDA")
+        LIBRARY.impl(name, functools.partial(_on_cuda, op, elsewhere), "CUDA")
     LIBRARY.impl(name, elsewhere, "CompositeExplicitAutograd")
     fake = functools.partial(_fake, layout)
     torch.library.register_fake(f"flashbertscore::{name}", fake, lib=LIBRARY)
