@@ -31,6 +31,14 @@ static inline float bfloat16_to_float(std::uint16_t bits) {
     return bits_to_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
+// Rounded to nearest, ties to even; a NaN stays one.
+static inline std::uint16_t float_to_bfloat16(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return static_cast<std::uint16_t>(value == value ? rounded : (bits >> 16) | 0x40u);
+}
+
 // IEEE 754 binary16 to binary32, exact. Subnormals are scaled up by a power of two in float.
 static inline float float16_to_float(std::uint16_t bits) {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;

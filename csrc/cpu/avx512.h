@@ -1,7 +1,7 @@
 // Vectors of 16 floats, for the files compiled with AVX-512.
 #pragma once
 
-#include "cpu/microkernel.h"
+#include "cpu/attention_kernel.h"
 
 #include <immintrin.h>
 
@@ -24,6 +24,7 @@ struct Float16x : Plain<Float16x, float> {
     static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
     static reg max(reg a, reg b) { return _mm512_max_ps(a, b); }
     static float max_of_lanes(reg x) { return _mm512_reduce_max_ps(x); }
+    static reg times_power_of_2(reg x, reg n) { return _mm512_scalef_ps(x, n); }
 
     template <DType dtype>
     static reg load_as(const void* row, index_t k) {

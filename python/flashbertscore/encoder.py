@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures, prepack
+from flashbertscore import architectures, attention, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
 from flashbertscore.transfer import to_device
@@ -172,7 +172,7 @@ class Encoder:
         mask = to_device(real, self.device, torch.int64)
         # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
         rows = to_device(real.flatten().nonzero().squeeze(1), self.device)
-        with torch.inference_mode():
+        with torch.inference_mode(), attention.padded(lengths):
             out = self.model(
                 to_device(ids, self.device),
                 attention_mask=mask,

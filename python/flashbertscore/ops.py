@@ -80,6 +80,46 @@ def isas() -> list[str]:
     return _core.isas()
 
 
+def self_attention(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, scale: float | None = None
+) -> Tensor:
+    """Bidirectional self-attention of padded texts, ``softmax(scale q k^T) v``, without gradients.
+
+    Each text attends to its own tokens; what stands in the padding is not read. The result of a
+    text has the same bits in any batch.
+
+    Args:
+        q: queries [B, H, L, d], float32 or bfloat16 on the CPU.
+        k: keys, like ``q``.
+        v: values, like ``q``.
+        lengths: int64 [B] on the CPU, tokens of each text; padding is on the right.
+        scale: None for ``1 / sqrt(d)``.
+
+    Returns:
+        [B, L, H * d] contiguous, zero at the padding. Computed in float32.
+
+    Raises:
+        TypeError: no tensor, or a wrong dtype.
+        ValueError: shapes or devices that do not fit, or a length beyond L.
+    """
+    checks.heads(q, k, v, lengths)
+    B, H, L, d = q.shape
+    out = q.new_empty(B, L, H * d)
+    q, k, v, lengths = _rows(q), _rows(k), _rows(v), lengths.contiguous()
+    _core.attend(
+        checks.DTYPES[q.dtype],
+        (B, H, L, d),
+        (q.data_ptr(), *q.stride()[:3]),
+        (k.data_ptr(), *k.stride()[:3]),
+        (v.data_ptr(), *v.stride()[:3]),
+        lengths.data_ptr(),
+        d**-0.5 if scale is None else scale,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
 def _outputs(candidate: Tensor, count: int) -> Output:
     """Three tensors [count] of the result dtype, uninitialized."""
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
