@@ -42,8 +42,8 @@ TOKEN_BUDGET = 2048
 CACHE_SIZE = 4
 
 # Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
-# packed once (`flashbertscore.prepack`) and its attention by our kernel (`flashbertscore.attention`)
-# where it has what they know, or "plain", as transformers made it.
+# packed once (`flashbertscore.prepack`) and its attention by our kernel where it is of a kind that
+# `flashbertscore.attention` knows, or "plain", as transformers made it.
 SWITCH = "FLASHBERTSCORE_ENCODER"
 
 # Tokenizers without a limit declare int(1e30).
@@ -189,9 +189,13 @@ class Encoder:
                 output_hidden_states=self.all_layers,
             )
             if not self.all_layers:
-                hidden: torch.Tensor = out[0].flatten(0, 1)[rows]
-                return hidden
-            return torch.stack([state.flatten(0, 1)[rows] for state in out.hidden_states])
+                return _select(out[0], rows)
+            return torch.stack([_select(state, rows) for state in out.hidden_states])
+
+
+def _select(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [t, D] of a batch [B, L, D]."""
+    return hidden.flatten(0, 1).index_select(0, rows)
 
 
 def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterator[torch.Tensor]:
