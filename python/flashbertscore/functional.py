@@ -47,7 +47,7 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from flashbertscore import autograd, checks  # noqa: F401 - importing it registers all
+from flashbertscore import autograd, checks, matrix  # noqa: F401 - importing autograd registers all
 
 
 class Scores(NamedTuple):
@@ -79,6 +79,16 @@ class Alignment(NamedTuple):
     reference_similarity: Tensor
     candidate_offsets: Tensor | None = None
     reference_offsets: Tensor | None = None
+
+
+class TopScores(NamedTuple):
+    """The best references of each candidate, best first: [C, k] each."""
+
+    precision: Tensor
+    recall: Tensor
+    f1: Tensor
+    reference: Tensor
+    """int64, index of the reference document."""
 
 
 @overload
@@ -246,6 +256,79 @@ def bertscore_packed(
     sides = ((candidate_offsets, 0), (reference_offsets, 1))
     offsets = (_entries(own, pairs, column) for own, column in sides)
     return Scores(*found[:3]), Alignment(*found[3:], *offsets)
+
+
+@overload
+def bertscore_matrix(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+    *,
+    top_k: None = None,
+) -> Scores: ...
+@overload
+def bertscore_matrix(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+    *,
+    top_k: int,
+) -> TopScores: ...
+def bertscore_matrix(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    candidate_weights: Tensor | None = None,
+    reference_weights: Tensor | None = None,
+    *,
+    top_k: int | None = None,
+) -> Scores | TopScores:
+    """BERTScore of every candidate document with every reference document.
+
+    Memory beyond inputs and result is that of one tile, some MiB. Where both sides are the same
+    tensors, each pair is computed once and P(a, b) is R(b, a): half the work, the same bits.
+
+    Args:
+        candidate: see :func:`bertscore_packed`, as all others.
+        candidate_offsets: [C + 1].
+        reference: [U, D].
+        reference_offsets: [R + 1].
+        candidate_weights: [T].
+        reference_weights: [U].
+        top_k: return the ``top_k`` references of each candidate with the highest F1 (all, where
+            there are fewer), in memory that does not grow with C x R. Of equals the lower index
+            comes first; NaN is below every number. Not differentiable.
+
+    Returns:
+        :class:`Scores` of three tensors [C, R], float32 (float64 for float64 inputs), on the device
+        of ``candidate``; with ``top_k`` :class:`TopScores` of four tensors [C, min(top_k, R)].
+
+    Raises:
+        TypeError, ValueError: as :func:`bertscore_packed`.
+        ValueError: ``top_k`` is below 1.
+    """
+    candidates, references = matrix.sides(
+        candidate,
+        candidate_offsets,
+        reference,
+        reference_offsets,
+        candidate_weights,
+        reference_weights,
+    )
+    if top_k is None:
+        return Scores(*matrix.all_pairs(candidates, references))
+    if top_k < 1:
+        message = f"top_k: expected at least 1, got {top_k}"
+        raise ValueError(message)
+    with torch.no_grad():
+        return TopScores(*matrix.best_pairs(candidates, references, min(top_k, len(references))))
 
 
 def _entries(offsets: Tensor, pairs: Tensor | None, column: int) -> Tensor:

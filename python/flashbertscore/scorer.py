@@ -23,6 +23,7 @@ from flashbertscore import (
 from flashbertscore import (
     idf as frequencies,
 )
+from flashbertscore.comparisons import Comparisons
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -192,7 +193,7 @@ def plot_example(  # the reference's signature
     scorer.plot_example(candidate, reference, fname)
 
 
-class BERTScorer:
+class BERTScorer(Comparisons):
     """BERTScore with the same settings for many calls; see `score` for what they mean.
 
     Attributes:
