@@ -49,16 +49,19 @@ struct Float16x : Plain<Float16x, float> {
 
     static void transpose(reg (&m)[16]) {
         reg a[16], b[16];
+#pragma GCC unroll 16
         for (int i = 0; i < 16; i += 2) { // pairs of rows
             a[i] = _mm512_unpacklo_ps(m[i], m[i + 1]);
             a[i + 1] = _mm512_unpackhi_ps(m[i], m[i + 1]);
         }
+#pragma GCC unroll 16
         for (int i = 0; i < 16; i += 4) { // 4x4 blocks: b[i+c] holds column c of each 128-bit part
             b[i + 0] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
             b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
             b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
             b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
         }
+#pragma GCC unroll 16
         for (int c = 0; c < 4; ++c) { // gather the 128-bit parts
             const reg low02 = _mm512_shuffle_f32x4(b[c], b[c + 4], 0x88);
             const reg low13 = _mm512_shuffle_f32x4(b[c], b[c + 4], 0xdd);

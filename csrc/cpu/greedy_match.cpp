@@ -4,7 +4,8 @@
 //     for each tile of R rows             candidate tokens where they lie, L1
 //       match: all panels of the block    row and column maxima, registers
 //
-// and for a short pair all of it at once, without panels.
+// and for a short pair all of it at once, without panels. Memory is slower than one core's products
+// for short pairs: so each call of a kernel asks for what the next ones will read.
 //
 // Nothing of size N x M exists; a pair takes N + M maxima and one block of panels.
 #include "cpu/greedy_match.h"
@@ -23,6 +24,17 @@ namespace {
 
 template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();
+
+// Part i of `parts` of what is read next.
+Ahead part(const Ahead& ahead, index_t i, index_t parts) {
+    Ahead result;
+    for (int side = 0; side < 2; ++side) {
+        const index_t from = ahead.bytes[side] * i / parts;
+        result.data[side] = ahead.data[side] + from;
+        result.bytes[side] = ahead.bytes[side] * (i + 1) / parts - from;
+    }
+    return result;
+}
 
 // What one thread needs, grown on demand and kept between pairs.
 template <class T, class S>
@@ -58,7 +70,7 @@ class Matcher {
                static_cast<double>(dim_);
     }
     // Only tokens count, so that the choice of kernel, and with it the bits, does not depend on
-    // padding, threads or other pairs. The documents of pair p must be prepared.
+    // padding, threads or other pairs. The documents of pair p must be located.
     bool short_by_tokens(index_t p) const {
         return is_short(candidate_.count(pairs_.candidate(p)),
                         reference_.count(pairs_.reference(p)));
@@ -66,19 +78,25 @@ class Matcher {
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    void prepare_all(Documents<T, S>& side, int threads) const;
-    // Prepares the documents of pair p if that has not been done, and writes its scores if they
-    // follow from a rule alone. True if there is nothing (more) to match here.
+    void read_all(Documents<T, S>& side, int threads) const;
+    // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
+    // and leaves the tokens of a longer one to `sweep`, which then takes them from the cache.
+    void read(index_t p, bool whole);
+    // Writes the scores of pair p if they follow from a rule alone. True if there is nothing (more)
+    // to match here.
     bool settled(index_t p);
-    void pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space) const;
+    void pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space);
     // Room for `count` rows of a document in `scratch`, if it needs any.
     S* scratch(const Documents<T, S>& side, index_t document, index_t count,
                std::vector<S>& scratch) const;
-    void match_short(index_t p, Workspace<T, S>& space) const;
+    void match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) const;
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
-    void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max) const;
-    void match_alone(index_t p, Workspace<T, S>& space);
+    void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max, const Ahead& ahead);
+    // The memory of pair p's documents, or of as much as may wait in a cache.
+    Ahead memory(index_t p) const;
+    void match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead);
     void match_shared(index_t p, std::vector<Workspace<T, S>>& spaces);
+    // Writes the scores of pair p: by a rule, or the means of its maxima.
     void finish(index_t p, const T* row_max, const T* column_max);
     void write(index_t p, double precision, double recall, double f1);
 
@@ -92,14 +110,17 @@ class Matcher {
 };
 
 template <class T, class S>
-void Matcher<T, S>::prepare_all(Documents<T, S>& side, int threads) const {
+void Matcher<T, S>::read_all(Documents<T, S>& side, int threads) const {
     const index_t documents = side.batch().documents;
     const double elements = static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
     const int workers = useful_threads(elements, threads);
     WorkQueue queue(documents, 1 + documents / (16 * workers));
     run_workers(workers, [&](int) {
         for (index_t begin, end; queue.take(begin, end);) {
-            for (index_t d = begin; d < end; ++d) { side.prepare(d); }
+            for (index_t d = begin; d < end; ++d) {
+                side.locate(d);
+                side.read(d, side.count(d));
+            }
         }
     });
 }
@@ -107,8 +128,8 @@ void Matcher<T, S>::prepare_all(Documents<T, S>& side, int threads) const {
 template <class T, class S>
 void Matcher<T, S>::run(int threads) {
     if (pairs_.pairs) {
-        prepare_all(candidate_, threads);
-        prepare_all(reference_, threads);
+        read_all(candidate_, threads);
+        read_all(reference_, threads);
     }
     double all_work = 0.0;
     for (index_t p = 0; p < pairs_.count; ++p) { all_work += work(p); }
@@ -120,10 +141,11 @@ void Matcher<T, S>::run(int threads) {
         if (shared_by_all(work(p), all_work, workers)) { shared.push_back(p); }
     }
     for (const index_t p : shared) {
+        read(p, true);
         if (settled(p)) { continue; }
         // Large by its rows, it can be short by its tokens: masked rows are no tokens.
         if (short_by_tokens(p)) {
-            match_alone(p, spaces[0]);
+            match_alone(p, spaces[0], {});
         } else {
             match_shared(p, spaces);
         }
@@ -134,20 +156,29 @@ void Matcher<T, S>::run(int threads) {
         for (index_t begin, end; queue.take(begin, end);) {
             for (index_t p = begin; p < end; ++p) {
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
-                if (!settled(p)) { match_alone(p, space); }
+                read(p, false);
+                if (settled(p)) { continue; }
+                match_alone(p, space, p + 1 < end ? memory(p + 1) : Ahead{});
             }
         }
     });
 }
 
 template <class T, class S>
+void Matcher<T, S>::read(index_t p, bool whole) {
+    if (pairs_.pairs) { return; } // documents of a list may meet again: all are read
+    candidate_.locate(p);
+    reference_.locate(p);
+    if (whole || short_by_tokens(p)) {
+        candidate_.read(p, candidate_.count(p));
+        reference_.read(p, reference_.count(p));
+    }
+}
+
+template <class T, class S>
 bool Matcher<T, S>::settled(index_t p) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
-    if (!pairs_.pairs) { // used by this pair alone: read them now, and match them from the cache
-        candidate_.prepare(c);
-        reference_.prepare(r);
-    }
     if (!candidate_.finite(c) || !reference_.finite(r)) {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         write(p, nan, nan, nan);
@@ -170,17 +201,17 @@ S* Matcher<T, S>::scratch(const Documents<T, S>& side, index_t document, index_t
 }
 
 template <class T, class S>
-void Matcher<T, S>::pack(index_t reference, index_t first, index_t count,
-                         Workspace<T, S>& space) const {
+void Matcher<T, S>::pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space) {
     const index_t columns = kernels_.columns;
     const index_t panels = padded(count) / columns;
     if (static_cast<index_t>(space.panels.size()) < panels * columns * dim_) {
         space.panels.resize(static_cast<std::size_t>(panels * columns * dim_));
     }
-    S* y = scratch(reference_, reference, columns, space.y);
     for (index_t panel = 0; panel < panels; ++panel) {
         const index_t at = first + panel * columns;
         const index_t valid = std::min(columns, first + count - at);
+        reference_.read(reference, at + valid);
+        S* y = scratch(reference_, reference, columns, space.y);
         kernels_.pack(reference_.rows(reference, at, valid, y), valid, dim_,
                       space.panels.data() + panel * columns * dim_);
     }
@@ -190,34 +221,45 @@ void Matcher<T, S>::pack(index_t reference, index_t first, index_t count,
 }
 
 template <class T, class S>
-void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max) const {
+void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max,
+                          const Ahead& ahead) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t M = reference_.count(r);
     const index_t block = block_panels_ * kernels_.columns; // columns in a block
-    S* x = scratch(candidate_, c, kernels_.rows, space.x);
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
 
     for (index_t begin, end; rows.take(begin, end);) {
+        const index_t tiles = (end - begin + kernels_.rows - 1) / kernels_.rows;
+        const index_t blocks = (M + block - 1) / block;
         for (index_t column = 0; column < M; column += block) {
             const index_t columns = std::min(block, M - column);
             if (M > block || space.packed != r) {
                 pack(r, column, columns, space);
                 space.packed = M > block ? -1 : r;
             }
-            for (index_t row = begin; row < end; row += kernels_.rows) {
-                const index_t count = std::min(kernels_.rows, end - row);
-                kernels_.match(candidate_.rows(c, row, count, x), candidate_.scale(c) + row, count,
-                               space.panels.data(), space.y_scale.data(),
-                               padded(columns) / kernels_.columns, dim_, row_max + row,
-                               space.column_max.data() + column);
+            for (index_t tile = 0; tile < tiles; ++tile) { // of equal size, or one row apart
+                const index_t row = begin + (end - begin) * tile / tiles;
+                const index_t count = begin + (end - begin) * (tile + 1) / tiles - row;
+                candidate_.read(c, row + count);
+                const Rows<S> x =
+                    candidate_.rows(c, row, count, scratch(candidate_, c, count, space.x));
+                const index_t step = column / block * tiles + tile;
+                Ahead next = part(ahead, step, tiles * blocks);
+                if (tile + 1 < tiles && x.stride == dim_) {
+                    next.data[0] = reinterpret_cast<const char*>(x[count]);
+                    next.bytes[0] = count * dim_ * static_cast<index_t>(sizeof(S));
+                }
+                kernels_.match(x, candidate_.scale(c) + row, count, space.panels.data(),
+                               space.y_scale.data(), padded(columns) / kernels_.columns, dim_,
+                               row_max + row, space.column_max.data() + column, next);
             }
         }
     }
 }
 
 template <class T, class S>
-void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space) const {
+void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) const {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t N = candidate_.count(c);
@@ -226,18 +268,34 @@ void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space) const {
     const Rows<S> x = candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x));
     const Rows<S> y = reference_.rows(r, 0, M, scratch(reference_, r, M, space.y));
     kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
-                         space.row_max.data(), space.column_max.data());
+                         space.row_max.data(), space.column_max.data(), ahead);
 }
 
 template <class T, class S>
-void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space) {
+Ahead Matcher<T, S>::memory(index_t p) const {
+    Ahead result;
+    const TokenBatch* batches[2] = {&candidate_.batch(), &reference_.batch()};
+    const index_t documents[2] = {pairs_.candidate(p), pairs_.reference(p)};
+    for (int side = 0; side < 2; ++side) {
+        const TokenBatch& batch = *batches[side];
+        if (batch.row_stride != dim_) { continue; } // gaps are not worth asking for
+        const index_t bytes = element_bytes(batch.dtype);
+        result.data[side] =
+            static_cast<const char*>(batch.data) + batch.element(documents[side], 0) * bytes;
+        result.bytes[side] = std::min(batch.length(documents[side]) * dim_ * bytes, kAheadBytes);
+    }
+    return result;
+}
+
+template <class T, class S>
+void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
     if (short_by_tokens(p)) {
-        match_short(p, space);
+        match_short(p, space, ahead);
     } else {
         WorkQueue rows(N, N);
-        sweep(p, rows, space, space.row_max.data());
+        sweep(p, rows, space, space.row_max.data(), ahead);
     }
     finish(p, space.row_max.data(), space.column_max.data());
 }
@@ -255,7 +313,7 @@ void Matcher<T, S>::match_shared(index_t p, std::vector<Workspace<T, S>>& spaces
     WorkQueue rows(N, (tiles + 4 * workers - 1) / (4 * workers) * kernels_.rows);
     for (Workspace<T, S>& space : spaces) { space.column_max.clear(); }
     run_workers(static_cast<int>(workers), [&](int worker) {
-        sweep(p, rows, spaces[static_cast<std::size_t>(worker)], row_max.data());
+        sweep(p, rows, spaces[static_cast<std::size_t>(worker)], row_max.data(), {});
     });
     std::vector<T>& column_max = spaces[0].column_max;
     for (std::size_t worker = 1; worker < spaces.size(); ++worker) {
@@ -269,6 +327,7 @@ void Matcher<T, S>::match_shared(index_t p, std::vector<Workspace<T, S>>& spaces
 
 template <class T, class S>
 void Matcher<T, S>::finish(index_t p, const T* row_max, const T* column_max) {
+    if (settled(p)) { return; } // a token read on the way may have decided it
     const auto mean = [](const Documents<T, S>& side, index_t d, const T* best) {
         const T* scale = side.scale(d);
         double sum = 0.0;

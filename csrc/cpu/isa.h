@@ -17,6 +17,14 @@ struct Rows {
     const S* operator[](index_t i) const { return data + i * stride; }
 };
 
+// Memory that is read after this call: asked for while its products run, which leave the memory
+// idle. Two runs of bytes, of the next candidate and the next reference; a hint, and free to be
+// empty.
+struct Ahead {
+    const char* data[2] = {nullptr, nullptr};
+    index_t bytes[2] = {0, 0};
+};
+
 // T: the type computed in, float or double. S: the type that is multiplied, T or bfloat16. A scale
 // is the inverse norm of a token: maxima are taken of <x_i, y_j> * scale of the other side, and the
 // token's own scale, one positive factor for all its similarities, is left to the caller.
@@ -41,13 +49,13 @@ struct Kernels {
     void (*match)(Rows<S> x, const T* x_scale /* [count] */, index_t count,
                   const S* panels /* [panel_count, dim / step, C, step] */,
                   const T* y_scale /* [panel_count * C] */, index_t panel_count, index_t dim,
-                  T* row_max /* [count] */, T* column_max /* [panel_count * C] */);
+                  T* row_max /* [count] */, T* column_max /* [panel_count * C] */, Ahead ahead);
 
     // The same for any number of rows on both sides, none of them packed: for pairs so short that
     // packing would cost more than the products.
     void (*match_short)(Rows<S> x, const T* x_scale /* [N] */, index_t N, Rows<S> y,
                         const T* y_scale /* [M] */, index_t M, index_t dim, T* row_max /* [N] */,
-                        T* column_max /* [M] */);
+                        T* column_max /* [M] */, Ahead ahead);
 };
 
 struct Isa {

@@ -36,10 +36,12 @@ struct Double8x : Plain<Double8x, double> {
 
     static void transpose(reg (&m)[8]) {
         reg a[8];
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i += 2) {
             a[i] = _mm512_unpacklo_pd(m[i], m[i + 1]);     // even columns of two rows
             a[i + 1] = _mm512_unpackhi_pd(m[i], m[i + 1]); // odd columns
         }
+#pragma GCC unroll 8
         for (int c = 0; c < 2; ++c) {
             const reg low02 = _mm512_shuffle_f64x2(a[c], a[c + 2], 0x88);
             const reg low13 = _mm512_shuffle_f64x2(a[c], a[c + 2], 0xdd);

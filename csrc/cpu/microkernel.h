@@ -28,6 +28,33 @@ constexpr index_t kChain = 256;
 
 constexpr index_t kVectors = 2; // vectors of columns in a panel
 
+// Asks for memory ahead at an even pace, one line of each run of bytes a step: a burst would fill
+// the queue that loads wait in as well. Without branches, since most calls have what to ask for.
+class Pacer {
+  public:
+    Pacer(const Ahead& ahead, const void* anything, index_t steps) {
+        for (int side = 0; side < 2; ++side) {
+            const bool some = ahead.bytes[side] > 0 && steps > 0;
+            at_[side] = some ? ahead.data[side] : static_cast<const char*>(anything);
+            pace_[side] = some ? (ahead.bytes[side] << kFraction) / steps : 0;
+        }
+    }
+    // Called once for each of the steps.
+    void step() {
+#pragma GCC unroll 2
+        for (int side = 0; side < 2; ++side) {
+            __builtin_prefetch(at_[side] + (offset_[side] >> kFraction), 0, 3);
+            offset_[side] += pace_[side];
+        }
+    }
+
+  private:
+    static constexpr int kFraction = 8;
+    const char* at_[2];
+    index_t pace_[2]; // bytes a step, times 2^kFraction, like offset_
+    index_t offset_[2] = {0, 0};
+};
+
 // Multiplying T itself: one element of dim a step.
 template <class V, class Element>
 struct Plain {
@@ -96,10 +123,12 @@ void pack(Rows<typename V::S> rows, index_t count, index_t dim, typename V::S* p
     for (; k + width <= dim; k += width) {
         for (index_t half = 0; half < kVectors; ++half) {
             typename V::reg square[V::lanes]; // [lanes, lanes] groups of `step` elements
+#pragma GCC unroll 16
             for (index_t c = 0; c < V::lanes; ++c) {
                 square[c] = V::load_group(source[half * V::lanes + c] + k);
             }
             V::transpose(square);
+#pragma GCC unroll 16
             for (index_t i = 0; i < V::lanes; ++i) {
                 V::store_group(panel + (k + i * V::step) * C + half * width, square[i]);
             }
@@ -114,12 +143,46 @@ void pack(Rows<typename V::S> rows, index_t count, index_t dim, typename V::S* p
     }
 }
 
+// Addresses of R rows from one base for four of them: base, base + s, base + 2 s, base + 3 s are
+// one addressing mode each. A pointer a row does not fit the registers, and its reloads cost loads.
+template <int R>
+class RowPointers {
+  public:
+    template <class S>
+    RowPointers(const S* data, index_t stride)
+        : stride_(stride * static_cast<index_t>(sizeof(S))), stride3_(3 * stride_) {
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) {
+            base_[g] = reinterpret_cast<const char*>(data) + 4 * g * stride_;
+        }
+    }
+    template <class S>
+    const S* at(int r) const {
+        const char* base = base_[r / 4];
+        const index_t offset = r % 4 == 3 ? stride3_ : r % 4 * stride_;
+        return reinterpret_cast<const S*>(base + offset);
+    }
+    void advance(index_t bytes) {
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) {
+            base_[g] += bytes;
+            asm("" : "+r"(base_[g])); // or the compiler makes a pointer a row of it again
+        }
+    }
+
+  private:
+    static constexpr int kGroups = (R + 3) / 4;
+    index_t stride_, stride3_; // bytes
+    const char* base_[kGroups];
+};
+
 template <class V, int R>
 void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typename V::S* panels,
                 const typename V::T* y_scale, index_t panel_count, index_t dim,
-                typename V::T* row_max, typename V::T* column_max) {
+                typename V::T* row_max, typename V::T* column_max, Ahead ahead) {
     using reg = typename V::reg;
     constexpr index_t C = kVectors * V::lanes;
+    Pacer pacer(ahead, x.data, panel_count * (dim / V::step));
     reg best[R]; // [R, lanes] running row maxima
     for (int r = 0; r < R; ++r) { best[r] = V::broadcast(row_max[r]); }
     for (index_t p = 0; p < panel_count; ++p) {
@@ -136,7 +199,9 @@ void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typen
 #pragma GCC unroll 2
                 for (index_t v = 0; v < kVectors; ++v) { sum[r][v] = V::zero(); }
             }
+            RowPointers<R> row(x.data + start, x.stride);
             for (index_t k = start; k < stop; k += V::step) {
+                pacer.step();
                 decltype(V::read(panel)) y[kVectors];
 #pragma GCC unroll 2
                 for (index_t v = 0; v < kVectors; ++v) {
@@ -144,12 +209,13 @@ void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typen
                 }
 #pragma GCC unroll 16
                 for (int r = 0; r < R; ++r) {
-                    const auto value = V::repeat(x.data + r * x.stride + k);
+                    const auto value = V::repeat(row.template at<typename V::S>(r));
 #pragma GCC unroll 2
                     for (index_t v = 0; v < kVectors; ++v) {
                         sum[r][v] = V::dot(value, y[v], sum[r][v]);
                     }
                 }
+                row.advance(V::step * static_cast<index_t>(sizeof(typename V::S)));
             }
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
@@ -176,19 +242,24 @@ void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typen
 template <class V, std::size_t... R>
 void match(Rows<typename V::S> x, const typename V::T* x_scale, index_t count,
            const typename V::S* panels, const typename V::T* y_scale, index_t panel_count,
-           index_t dim, typename V::T* row_max, typename V::T* column_max,
+           index_t dim, typename V::T* row_max, typename V::T* column_max, Ahead ahead,
            std::index_sequence<R...>) {
     using T = typename V::T;
     using S = typename V::S;
-    using Function = void (*)(Rows<S>, const T*, const S*, const T*, index_t, index_t, T*, T*);
+    using Function =
+        void (*)(Rows<S>, const T*, const S*, const T*, index_t, index_t, T*, T*, Ahead);
     static constexpr Function by_rows[] = {match_rows<V, static_cast<int>(R) + 1>...};
-    by_rows[count - 1](x, x_scale, panels, y_scale, panel_count, dim, row_max, column_max);
+    by_rows[count - 1](x, x_scale, panels, y_scale, panel_count, dim, row_max, column_max, ahead);
 }
 
-// R rows of x against four of y, vectors along dim: [R, 4] sums of lanes at the end.
+template <class T>
+using Quad [[gnu::vector_size(4 * sizeof(T))]] = T;
+
+// R rows of x against four of y, vectors along dim: [R, 4] sums of lanes at the end. A function of
+// its own: inlined, its caller's values take the registers of the sums.
 template <class V, int R>
-void dots(Rows<typename V::S> x, const typename V::S* const (&y)[4], index_t dim,
-          typename V::T (&dot)[R][4]) {
+[[gnu::noinline]] void dots(Rows<typename V::S> x, const typename V::S* const (&y)[4], index_t dim,
+                            typename V::T (&dot)[R][4], Pacer& pacer) {
     using reg = typename V::reg;
     reg sum[R][4];
 #pragma GCC unroll 8
@@ -198,6 +269,7 @@ void dots(Rows<typename V::S> x, const typename V::S* const (&y)[4], index_t dim
     }
     index_t k = 0;
     for (; k + V::lanes * V::step <= dim; k += V::lanes * V::step) {
+        pacer.step();
         decltype(V::read(x.data)) value[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) { value[r] = V::read(x.data + r * x.stride + k); }
@@ -222,29 +294,40 @@ void dots(Rows<typename V::S> x, const typename V::S* const (&y)[4], index_t dim
 template <class V, int R>
 void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<typename V::S> y,
                       const typename V::T* y_scale, index_t M, index_t dim, typename V::T* row_max,
-                      typename V::T* column_max) {
+                      typename V::T* column_max, Pacer& pacer) {
     using T = typename V::T;
+    using Four = Quad<T>;
+    Four best[R]; // [R, 4] running row maxima
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) { best[r] = Four{} + row_max[r]; }
     for (index_t j = 0; j < M; j += 4) {
         const typename V::S* columns[4]; // the last one repeated where there are fewer
-        T scale[4];
+        Four scale;
         for (index_t c = 0; c < 4; ++c) {
             const index_t column = j + c < M ? j + c : M - 1;
             columns[c] = y[column];
             scale[c] = y_scale[column];
         }
         T dot[R][4];
-        dots<V, R>(x, columns, dim, dot);
+        dots<V, R>(x, columns, dim, dot, pacer);
+        Four most; // of the columns
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < 4; ++c) {
-                const T value = dot[r][c] * scale[c];
-                row_max[r] = value > row_max[r] ? value : row_max[r];
-            }
+            Four value;
+            __builtin_memcpy(&value, dot[r], sizeof value);
+            const Four in_row = value * scale;
+            const Four in_column = value * x_scale[r];
+            best[r] = in_row > best[r] ? in_row : best[r];
+            if (r == 0) { most = in_column; }
+            most = in_column > most ? in_column : most;
         }
         for (int c = 0; c < 4 && j + c < M; ++c) {
-            for (int r = 0; r < R; ++r) {
-                const T value = dot[r][c] * x_scale[r];
-                column_max[j + c] = value > column_max[j + c] ? value : column_max[j + c];
-            }
+            column_max[j + c] = most[c] > column_max[j + c] ? most[c] : column_max[j + c];
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < 4; ++c) {
+            row_max[r] = best[r][c] > row_max[r] ? best[r][c] : row_max[r];
         }
     }
 }
@@ -252,16 +335,21 @@ void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<
 template <class V, std::size_t... R>
 void match_short(Rows<typename V::S> x, const typename V::T* x_scale, index_t N,
                  Rows<typename V::S> y, const typename V::T* y_scale, index_t M, index_t dim,
-                 typename V::T* row_max, typename V::T* column_max, std::index_sequence<R...>) {
+                 typename V::T* row_max, typename V::T* column_max, Ahead ahead,
+                 std::index_sequence<R...>) {
     using T = typename V::T;
     using S = typename V::S;
-    using Function = void (*)(Rows<S>, const T*, Rows<S>, const T*, index_t, index_t, T*, T*);
+    using Function =
+        void (*)(Rows<S>, const T*, Rows<S>, const T*, index_t, index_t, T*, T*, Pacer&);
     static constexpr Function by_rows[] = {match_short_rows<V, static_cast<int>(R) + 1>...};
     constexpr index_t most = static_cast<index_t>(sizeof...(R));
-    for (index_t i = 0; i < N; i += most) {
-        const index_t count = N - i < most ? N - i : most;
+    const index_t blocks = (N + most - 1) / most;
+    Pacer pacer(ahead, x.data, blocks * ((M + 3) / 4) * (dim / (V::lanes * V::step)));
+    for (index_t block = 0; block < blocks; ++block) { // of equal size, or one apart
+        const index_t i = N * block / blocks;
+        const index_t count = N * (block + 1) / blocks - i;
         by_rows[count - 1]({x[i], x.stride}, x_scale + i, y, y_scale, M, dim, row_max + i,
-                           column_max);
+                           column_max, pacer);
     }
 }
 
@@ -313,13 +401,13 @@ constexpr Kernels<typename V::T, typename V::S> kernels() {
     table.convert = convert<V>;
     table.pack = pack<V>;
     table.match = [](Rows<S> x, const T* x_scale, index_t count, const S* panels, const T* y_scale,
-                     index_t panel_count, index_t dim, T* row_max, T* column_max) {
-        match<V>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
+                     index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead) {
+        match<V>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max, ahead,
                  std::make_index_sequence<V::row_tile>());
     };
     table.match_short = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
-                           index_t M, index_t dim, T* row_max, T* column_max) {
-        match_short<V>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max,
+                           index_t M, index_t dim, T* row_max, T* column_max, Ahead ahead) {
+        match_short<V>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead,
                        std::make_index_sequence<V::short_rows>());
     };
     return table;

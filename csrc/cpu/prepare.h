@@ -1,5 +1,5 @@
-// One reading of every token before any pair is matched: its inverse norm, which rows are tokens at
-// all, and whether a document holds a NaN or Inf. O(tokens) memory, nothing of size dim.
+// The first reading of every token: its inverse norm, which rows are tokens at all, and whether a
+// document holds a NaN or Inf. O(tokens) memory, nothing of size dim.
 #pragma once
 
 #include "core/numeric.h"
@@ -22,25 +22,29 @@ class Documents {
         if (batch.mask) { row_.resize(static_cast<std::size_t>(batch.rows())); }
     }
 
-    // Reads document d. Different documents may be prepared by different threads.
-    void prepare(index_t d);
+    // Finds the tokens of document d among its rows.
+    void locate(index_t d);
+    // Reads the tokens of document d, once located, up to token `end`; those read before are not
+    // read again. Different documents may be located and read by different threads.
+    void read(index_t d, index_t end);
 
     // Number of tokens of document d: its rows without the masked ones.
     index_t count(index_t d) const { return state(d).count; }
+    // Whether no token read so far holds a NaN or Inf.
     bool finite(index_t d) const { return state(d).finite; }
 
-    // Whether a token's norm is beyond what products of T can hold: such a token is read as a unit
-    // vector of T, so S must be T to match this document.
+    // Whether the norm of a token read so far is beyond what products of T can hold: such a token
+    // is taken as a unit vector of T, so S must be T to match this document.
     bool extreme(index_t d) const { return state(d).extreme; }
 
     // Factor that makes <x, y> of a token, as `rows` gives it, a cosine; 0 for a zero vector.
     const T* scale(index_t d) const { return scale_.data() + batch_.first(d); } // [count]
 
-    // Whether `rows` needs no scratch memory for document d.
-    bool in_place(index_t d) const { return state(d).in_place; }
+    // Whether `rows` needs no scratch memory for the tokens of document d read so far.
+    bool in_place(index_t d) const { return state(d).in_place && !state(d).extreme; }
 
-    // `count` tokens of document d from token `first` on, in place if the document allows it, else
-    // written to scratch[count, dim].
+    // `count` tokens of document d from token `first` on, which must have been read, in place if
+    // the document allows it, else written to scratch[count, dim].
     Rows<S> rows(index_t d, index_t first, index_t count, S* scratch) const;
 
     // Weight of token i of document d.
@@ -55,6 +59,7 @@ class Documents {
   private:
     struct State {
         index_t count = 0;
+        index_t read = 0;
         bool finite = true;
         bool in_place = true;
         bool extreme = false; // some token is read as a unit vector
@@ -118,19 +123,32 @@ void Documents<T, S>::unit(const void* row, T* out) const {
 }
 
 template <class T, class S>
-void Documents<T, S>::prepare(index_t d) {
-    const index_t first = batch_.first(d);
+void Documents<T, S>::locate(index_t d) {
     const index_t length = batch_.length(d);
     State state;
     state.in_place = batch_.dtype == multiplied;
-    for (index_t i = 0; i < length; ++i) {
-        if (batch_.mask) {
+    if (!batch_.mask) {
+        state.count = length;
+    } else {
+        const index_t first = batch_.first(d);
+        for (index_t i = 0; i < length; ++i) {
             if (!batch_.mask[first + i]) { continue; }
             row_[static_cast<std::size_t>(first + state.count)] = i;
             // Padding on either side leaves the tokens in one run; a hole does not.
             state.in_place &= i - row(d, 0) == state.count;
+            ++state.count;
         }
-        const void* x = data(d, i);
+    }
+    state_[static_cast<std::size_t>(d)] = state;
+}
+
+template <class T, class S>
+void Documents<T, S>::read(index_t d, index_t end) {
+    if (state(d).read >= end) { return; } // and other threads may be here as well
+    State& state = state_[static_cast<std::size_t>(d)];
+    T* scales = scale_.data() + batch_.first(d);
+    for (; state.read < end; ++state.read) {
+        const void* x = data(d, row(d, state.read));
         const double norm = this->norm(x);
         T scale = static_cast<T>(1.0 / norm);
         if (!ordinary(norm)) {
@@ -139,11 +157,8 @@ void Documents<T, S>::prepare(index_t d) {
             state.extreme |= most != 0.0;
             state.finite &= std::isfinite(most);
         }
-        scale_[static_cast<std::size_t>(first + state.count)] = scale;
-        ++state.count;
+        scales[state.read] = scale;
     }
-    state.in_place &= !state.extreme;
-    state_[static_cast<std::size_t>(d)] = state;
 }
 
 template <class T, class S>

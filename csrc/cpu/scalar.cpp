@@ -30,7 +30,7 @@ void pack(Rows<T> rows, index_t, index_t dim, T* panel) {
 
 template <class T>
 void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
-                 index_t dim, T* row_max, T* column_max) {
+                 index_t dim, T* row_max, T* column_max, Ahead) {
     for (index_t i = 0; i < N; ++i) {
         for (index_t j = 0; j < M; ++j) {
             double sum = 0.0;
@@ -46,8 +46,9 @@ void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_s
 
 template <class T>
 void match(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_scale,
-           index_t panel_count, index_t dim, T* row_max, T* column_max) {
-    match_short<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max, column_max);
+           index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead) {
+    match_short<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max, column_max,
+                   ahead);
 }
 
 template <class T>

@@ -16,6 +16,10 @@ inline index_t panels_per_block(index_t dim, index_t columns, index_t element_by
     return std::max<index_t>(1, kBlockBytes / (dim * columns * element_bytes));
 }
 
+// Most bytes of the next candidate, and of the next reference, that are asked for while a pair is
+// matched: beside the panels they have to wait in the same cache.
+inline constexpr index_t kAheadBytes = 384 * 1024;
+
 // Packing a side costs about as much as 20 rows of products with it. A pair is matched without when
 // its products are few, by its own sizes alone, so that its bits do not depend on other pairs.
 inline constexpr index_t kShort = 48;
