@@ -1,21 +1,27 @@
 """FlashBERTScore: the numbers of ``bert-score``, faster, without a similarity matrix."""
 
-from flashbertscore import functional
-from flashbertscore._version import __version__
-from flashbertscore.compat import install_as_bert_score
-from flashbertscore.encoder import clear_cache
-from flashbertscore.ops import build_info, isa, isas
-from flashbertscore.scorer import BERTScorer, plot_example, score
+import importlib.util
 
-__all__ = [
-    "BERTScorer",
-    "__version__",
-    "build_info",
-    "clear_cache",
-    "functional",
-    "install_as_bert_score",
-    "isa",
-    "isas",
-    "plot_example",
-    "score",
-]
+from flashbertscore._version import __version__
+
+__all__ = ["__version__"]
+
+# Without torch there is still flashbertscore.numpy.
+if importlib.util.find_spec("torch") is not None:
+    from flashbertscore import functional
+    from flashbertscore.compat import install_as_bert_score
+    from flashbertscore.encoder import clear_cache
+    from flashbertscore.ops import build_info, isa, isas
+    from flashbertscore.scorer import BERTScorer, plot_example, score
+
+    __all__ += [
+        "BERTScorer",
+        "build_info",
+        "clear_cache",
+        "functional",
+        "install_as_bert_score",
+        "isa",
+        "isas",
+        "plot_example",
+        "score",
+    ]

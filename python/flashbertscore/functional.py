@@ -22,6 +22,9 @@ The similarity matrix is never stored: memory beyond the inputs is O(tokens). On
 kernel of ours a tiled torch implementation runs, and the logger ``flashbertscore`` says so at INFO;
 it keeps these rules but for the promise about bits, which torch's own matrix product cannot give.
 
+Every function takes tensors, NumPy arrays and whatever else has ``__dlpack__``, shares their memory
+and returns tensors; :mod:`flashbertscore.numpy` has the functions for and from NumPy arrays.
+
 On CUDA tensors, shapes, dtypes, devices, offsets and pairs are checked as everywhere. Values of
 masks and weights are not, for that would wait for the device: a mask value other than 0 counts as
 1, and a negative or non-finite weight enters the mean as it is. :func:`bertscore` never waits for
@@ -42,12 +45,15 @@ inputs and 8 bytes a token, and gives the same bits in every run. There is no do
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from flashbertscore import autograd, checks, matrix  # noqa: F401 - importing autograd registers all
+from flashbertscore import arrays, autograd, matrix  # noqa: F401 - importing autograd registers all
+
+if TYPE_CHECKING:
+    from flashbertscore.arrays import Array
 
 
 class Scores(NamedTuple):
@@ -93,33 +99,33 @@ class TopScores(NamedTuple):
 
 @overload
 def bertscore(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    reference: Array,
+    candidate_mask: Array | None = None,
+    reference_mask: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: Literal[False] = False,
 ) -> Scores: ...
 @overload
 def bertscore(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    reference: Array,
+    candidate_mask: Array | None = None,
+    reference_mask: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: Literal[True],
 ) -> tuple[Scores, Alignment]: ...
 def bertscore(
-    candidate: Tensor,
-    reference: Tensor,
-    candidate_mask: Tensor | None = None,
-    reference_mask: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    reference: Array,
+    candidate_mask: Array | None = None,
+    reference_mask: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: bool = False,
 ) -> Scores | tuple[Scores, Alignment]:
@@ -143,23 +149,13 @@ def bertscore(
         ValueError: wrong rank, shape or device, D = 0; not on CUDA tensors: a mask value other
             than 0 and 1, a weight that is negative, NaN or infinite.
     """
-    for name, value in (("candidate", candidate), ("reference", reference)):
-        checks.tensor(name, value)
-    for name, optional in (
-        ("candidate_mask", candidate_mask),
-        ("reference_mask", reference_mask),
-        ("candidate_weights", candidate_weights),
-        ("reference_weights", reference_weights),
-    ):
-        if optional is not None:
-            checks.tensor(name, optional)
     arguments = (
-        candidate,
-        reference,
-        candidate_mask,
-        reference_mask,
-        candidate_weights,
-        reference_weights,
+        arrays.tensor("candidate", candidate),
+        arrays.tensor("reference", reference),
+        arrays.optional("candidate_mask", candidate_mask),
+        arrays.optional("reference_mask", reference_mask),
+        arrays.optional("candidate_weights", candidate_weights),
+        arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
         return Scores(*torch.ops.flashbertscore.bertscore(*arguments))
@@ -169,36 +165,36 @@ def bertscore(
 
 @overload
 def bertscore_packed(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    pairs: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: Literal[False] = False,
 ) -> Scores: ...
 @overload
 def bertscore_packed(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    pairs: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: Literal[True],
 ) -> tuple[Scores, Alignment]: ...
 def bertscore_packed(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    pairs: Tensor | None = None,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    pairs: Array | None = None,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     return_alignment: bool = False,
 ) -> Scores | tuple[Scores, Alignment]:
@@ -227,66 +223,52 @@ def bertscore_packed(
             number of rows, an index out of range; not on CUDA tensors: a weight that is negative,
             NaN or infinite.
     """
-    for name, value in (
-        ("candidate", candidate),
-        ("candidate_offsets", candidate_offsets),
-        ("reference", reference),
-        ("reference_offsets", reference_offsets),
-    ):
-        checks.tensor(name, value)
-    for name, optional in (
-        ("pairs", pairs),
-        ("candidate_weights", candidate_weights),
-        ("reference_weights", reference_weights),
-    ):
-        if optional is not None:
-            checks.tensor(name, optional)
     arguments = (
-        candidate,
-        candidate_offsets,
-        reference,
-        reference_offsets,
-        pairs,
-        candidate_weights,
-        reference_weights,
+        arrays.tensor("candidate", candidate),
+        arrays.tensor("candidate_offsets", candidate_offsets),
+        arrays.tensor("reference", reference),
+        arrays.tensor("reference_offsets", reference_offsets),
+        arrays.optional("pairs", pairs),
+        arrays.optional("candidate_weights", candidate_weights),
+        arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
         return Scores(*torch.ops.flashbertscore.bertscore_packed(*arguments))
     found = torch.ops.flashbertscore.bertscore_packed_aligned(*arguments)
-    sides = ((candidate_offsets, 0), (reference_offsets, 1))
-    offsets = (_entries(own, pairs, column) for own, column in sides)
+    sides = ((arguments[1], 0), (arguments[3], 1))
+    offsets = (_entries(own, arguments[4], column) for own, column in sides)
     return Scores(*found[:3]), Alignment(*found[3:], *offsets)
 
 
 @overload
 def bertscore_matrix(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     top_k: None = None,
 ) -> Scores: ...
 @overload
 def bertscore_matrix(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     top_k: int,
 ) -> TopScores: ...
 def bertscore_matrix(
-    candidate: Tensor,
-    candidate_offsets: Tensor,
-    reference: Tensor,
-    reference_offsets: Tensor,
-    candidate_weights: Tensor | None = None,
-    reference_weights: Tensor | None = None,
+    candidate: Array,
+    candidate_offsets: Array,
+    reference: Array,
+    reference_offsets: Array,
+    candidate_weights: Array | None = None,
+    reference_weights: Array | None = None,
     *,
     top_k: int | None = None,
 ) -> Scores | TopScores:
@@ -315,12 +297,12 @@ def bertscore_matrix(
         ValueError: ``top_k`` is below 1.
     """
     candidates, references = matrix.sides(
-        candidate,
-        candidate_offsets,
-        reference,
-        reference_offsets,
-        candidate_weights,
-        reference_weights,
+        arrays.tensor("candidate", candidate),
+        arrays.tensor("candidate_offsets", candidate_offsets),
+        arrays.tensor("reference", reference),
+        arrays.tensor("reference_offsets", reference_offsets),
+        arrays.optional("candidate_weights", candidate_weights),
+        arrays.optional("reference_weights", reference_weights),
     )
     if top_k is None:
         return Scores(*matrix.all_pairs(candidates, references))
