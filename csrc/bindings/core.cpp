@@ -58,14 +58,15 @@ const fbs::Isa& chosen_isa() {
 void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::TokenBatch& reference, fbs::index_t reference_rows,
                   std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
-                  std::uintptr_t recall, std::uintptr_t f1, int threads) {
+                  std::uintptr_t recall, std::uintptr_t f1, int threads,
+                  const fbs::bindings::AlignmentAddresses& alignment) {
     const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
     const fbs::Isa& isa = chosen_isa();
     const py::gil_scoped_release unlocked;
     fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
     fbs::greedy_match(candidate, reference, list,
                       {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)}, threads,
-                      isa);
+                      isa, fbs::bindings::alignment_out(alignment));
 }
 
 void match_backward(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
@@ -110,7 +111,8 @@ PYBIND11_MODULE(_core, m) {
 
     m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
-          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));
+          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"),
+          py::arg("alignment") = fbs::bindings::AlignmentAddresses{});
     m.def("match_backward", &match_backward, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
           py::arg("precision"), py::arg("recall"), py::arg("alignment"), py::arg("gradient"),

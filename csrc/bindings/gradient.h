@@ -20,6 +20,11 @@ inline Alignment alignment_of(const AlignmentAddresses& at) {
             static_cast<const std::int32_t*>(address(at[2])), address(at[3])};
 }
 
+inline AlignmentOut alignment_out(const AlignmentAddresses& at) {
+    return {static_cast<std::int32_t*>(address(at[0])), address(at[1]),
+            static_cast<std::int32_t*>(address(at[2])), address(at[3])};
+}
+
 inline ScoreGradient gradient_of(const GradientAddresses& at) {
     return {address(at[0]), address(at[1]), address(at[2]), address(at[3]), address(at[4])};
 }

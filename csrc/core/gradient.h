@@ -15,6 +15,19 @@ struct Alignment {
     const void* reference_similarity;    // Real
 };
 
+// An alignment to be written: the same addresses, and where each pair's entries begin. Null
+// addresses: not wanted.
+struct AlignmentOut {
+    std::int32_t* candidate_index = nullptr;
+    void* candidate_similarity = nullptr;
+    std::int32_t* reference_index = nullptr;
+    void* reference_similarity = nullptr;
+    const index_t* candidate_base = nullptr; // [count]
+    const index_t* reference_base = nullptr;
+
+    explicit operator bool() const { return candidate_index || reference_index; }
+};
+
 // Gradients of a loss with respect to what the forward pass returns, Real.
 struct ScoreGradient {
     const void* precision;            // [count]

@@ -26,6 +26,7 @@ def greedy_match(
     recall: int,
     f1: int,
     threads: int,
+    alignment: list[int] = ...,
 ) -> None: ...
 def match_backward(
     candidate: TokenBatch,

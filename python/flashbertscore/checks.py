@@ -176,6 +176,16 @@ class Packed(NamedTuple):
         """Number of scores, P."""
         return self.candidate_offsets.shape[0] - 1 if self.pairs is None else self.pairs.shape[0]
 
+    def matches(self) -> list[tuple[int]]:
+        """Entries of an alignment on either side; of arguments on the host, their values right."""
+        sides = []
+        for column, offsets in enumerate((self.candidate_offsets, self.reference_offsets)):
+            lengths = offsets.diff()
+            if self.pairs is not None:
+                lengths = lengths[self.pairs[:, column]]
+            sides.append((int(lengths.sum()),))
+        return sides
+
     def on_host(self) -> Packed:
         """With offsets and pairs as contiguous int64 on the CPU, where schedules are made."""
 

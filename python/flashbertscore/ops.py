@@ -105,7 +105,7 @@ def isas() -> list[str]:
     return _core.isas()
 
 
-def _outputs(candidate: Tensor, count: int) -> Output:
+def _outputs(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
     """Three tensors [count] of the result dtype, uninitialized."""
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
     precision = candidate.new_empty(count, dtype=dtype)
@@ -184,9 +184,13 @@ def _match_cpu(
     outputs: Output,
 ) -> None:
     """The CPU kernels."""
-    precision, recall, f1 = (value.data_ptr() for value in outputs)
+    precision, recall, f1, *alignment = (value.data_ptr() for value in outputs)
     count, threads = outputs[0].shape[0], torch.get_num_threads()
-    _core.greedy_match(x, x_rows, y, y_rows, pairs, count, precision, recall, f1, threads)
+    scores = (precision, recall, f1)
+    if alignment:
+        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads, alignment)
+    else:
+        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads)
 
 
 def _match_planned(
@@ -211,7 +215,7 @@ def _match_cuda(device: torch.device) -> Match:
     return functools.partial(_match_planned, _core.CudaPlan, stream)
 
 
-def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
+def _padded(match: Match, *arguments: Any, aligned: bool = False, **named: Any) -> Output:
     """The padded op by a kernel of ours; arguments of :class:`.checks.Padded`."""
     call = checks.Padded(*arguments, **named)
     call.check()
@@ -220,6 +224,8 @@ def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
     y_mask = _mask("reference_mask", call.reference_mask)
     w, v = weights(call.candidate_weights, x), weights(call.reference_weights, y)
     outputs = _outputs(x, call.pair_count)
+    if aligned:
+        outputs += _matches(outputs[0], [x.shape[:-1], y.shape[:-1]])
     match(
         padded_view(x, x_mask, w),
         x.shape[0] * x.shape[1],
@@ -231,7 +237,7 @@ def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
     return outputs
 
 
-def _packed(match: Match, *arguments: Any, **named: Any) -> Output:
+def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) -> Output:
     """The packed op by a kernel of ours; arguments of :class:`.checks.Packed`."""
     call = checks.Packed(*arguments, **named)
     call.check()
@@ -239,6 +245,9 @@ def _packed(match: Match, *arguments: Any, **named: Any) -> Output:
     x, y = rows(call.candidate), rows(call.reference)
     w, v = weights(call.candidate_weights, x), weights(call.reference_weights, y)
     outputs = _outputs(x, call.pair_count)
+    if aligned:
+        validate(call)  # before the lengths of documents are looked at
+        outputs += _matches(outputs[0], call.matches())
     match(
         packed_view(x, call.candidate_offsets, w),
         x.shape[0],
@@ -355,13 +364,12 @@ def _register(
 ) -> None:
     for aligned in (False, True):
         own = f"{name}_aligned" if aligned else name
-        if not aligned:
-            LIBRARY.impl(own, functools.partial(op, _match_cpu), "CPU")
-            if hasattr(_core, "CudaPlan"):
-                LIBRARY.impl(own, functools.partial(_on_cuda, op), "CUDA")
-        LIBRARY.impl(
-            own, functools.partial(elsewhere, aligned=aligned), "CompositeExplicitAutograd"
-        )
+        kernel = functools.partial(op, _match_cpu, aligned=aligned)
+        LIBRARY.impl(own, kernel, "CPU")
+        if hasattr(_core, "CudaPlan") and not aligned:
+            LIBRARY.impl(own, functools.partial(_on_cuda, op), "CUDA")
+        composite = functools.partial(elsewhere, aligned=aligned)
+        LIBRARY.impl(own, composite, "CompositeExplicitAutograd")
         fake = functools.partial(_fake, layout, aligned=aligned)
         torch.library.register_fake(f"flashbertscore::{own}", fake, lib=LIBRARY)
 
