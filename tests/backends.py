@@ -80,14 +80,18 @@ class Backend:
 
     def aligned(self, *args: Tensor | None) -> tuple[Tensor, ...]:
         """Scores and matches of the padded op on CPU tensors."""
-        if self.name in {"tiled", "cuda-emulated"}:
+        if self.name == "tiled":
             return ops._padded_elsewhere(*args, aligned=True)
+        if self.name == "cuda-emulated":
+            return ops._padded(EMULATED, *args, aligned=True)
         return self._moved(OPS.bertscore_aligned, args)
 
     def packed_aligned(self, *args: Tensor | None) -> tuple[Tensor, ...]:
         """Scores and matches of the packed op on CPU tensors."""
-        if self.name in {"tiled", "cuda-emulated"}:
+        if self.name == "tiled":
             return ops._packed_elsewhere(*args, aligned=True)
+        if self.name == "cuda-emulated":
+            return ops._packed(EMULATED, *args, aligned=True)
         return self._moved(OPS.bertscore_packed_aligned, args)
 
     def backward(

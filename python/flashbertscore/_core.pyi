@@ -64,10 +64,19 @@ class CudaPlan:
         reference_rows: int,
         pairs: int,
         pair_count: int,
+        places: bool = ...,
     ) -> None: ...
     @property
     def workspace_bytes(self) -> int: ...
-    def run(self, precision: int, recall: int, f1: int, workspace: int, stream: int) -> None: ...
+    def run(
+        self,
+        precision: int,
+        recall: int,
+        f1: int,
+        workspace: int,
+        stream: int,
+        alignment: list[int] = ...,
+    ) -> None: ...
 
 # Likewise. A side is keys, weight, slope, inverse, own, other of csrc/cuda/gradient.h.
 _Side: TypeAlias = tuple[int, int, int, int, int, int]

@@ -204,10 +204,11 @@ def _match_planned(
     outputs: Output,
 ) -> None:
     """The CUDA kernels, on the current device and on ``stream`` of it (or their emulation)."""
-    plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0])
+    plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0], len(outputs) > 3)
     workspace = outputs[0].new_empty(plan.workspace_bytes, dtype=torch.uint8)
-    precision, recall, f1 = (value.data_ptr() for value in outputs)
-    plan.run(precision, recall, f1, workspace.data_ptr(), stream)
+    precision, recall, f1, *alignment = (value.data_ptr() for value in outputs)
+    alignment = alignment or [0] * 4
+    plan.run(precision, recall, f1, workspace.data_ptr(), stream, alignment)
 
 
 def _match_cuda(device: torch.device) -> Match:
@@ -259,10 +260,12 @@ def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) 
     return outputs
 
 
-def _on_cuda(op: Callable[..., Output], candidate: Tensor, *arguments: Any) -> Output:
+def _on_cuda(
+    op: Callable[..., Output], candidate: Tensor, *arguments: Any, aligned: bool
+) -> Output:
     """``_padded`` or ``_packed`` on the device of ``candidate`` and its current stream."""
     with torch.cuda.device(candidate.device):
-        return op(_match_cuda(candidate.device), candidate, *arguments)
+        return op(_match_cuda(candidate.device), candidate, *arguments, aligned=aligned)
 
 
 def tell(device: torch.device) -> None:
@@ -366,8 +369,8 @@ def _register(
         own = f"{name}_aligned" if aligned else name
         kernel = functools.partial(op, _match_cpu, aligned=aligned)
         LIBRARY.impl(own, kernel, "CPU")
-        if hasattr(_core, "CudaPlan") and not aligned:
-            LIBRARY.impl(own, functools.partial(_on_cuda, op), "CUDA")
+        if hasattr(_core, "CudaPlan"):
+            LIBRARY.impl(own, functools.partial(_on_cuda, op, aligned=aligned), "CUDA")
         composite = functools.partial(elsewhere, aligned=aligned)
         LIBRARY.impl(own, composite, "CompositeExplicitAutograd")
         fake = functools.partial(_fake, layout, aligned=aligned)
