@@ -16,6 +16,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -39,15 +40,16 @@ Ahead part(const Ahead& ahead, index_t i, index_t parts) {
 // What one thread needs, grown on demand and kept between pairs.
 template <class T, class S>
 struct Workspace {
-    std::vector<S> x;                   // [R, dim] rows that cannot be read in place
-    std::vector<S> y;                   // [C, dim] likewise
-    std::vector<S> panels;              // [panels, dim / step, C, step]
-    std::vector<T> y_scale;             // [panels * C]
-    std::vector<T> row_max;             // [N]
-    std::vector<T> column_max;          // [M up to the next multiple of C]
+    std::vector<S> x;          // [R, dim] rows that cannot be read in place
+    std::vector<S> y;          // [C, dim] likewise
+    std::vector<S> panels;     // [panels, dim / step, C, step], of a block or of a whole reference
+    std::vector<T> y_scale;    // [panels * C]
+    std::vector<T> row_max;    // [N]
+    std::vector<T> column_max; // [M up to the next multiple of C]
     std::vector<Place<T>> row_place;    // [N] where those are, if they are asked for
     std::vector<Place<T>> column_place; // [M up to the next multiple of C]
     index_t packed = -1;                // the reference that `panels` holds whole
+    index_t columns = 0;                // its columns that are packed so far
 };
 
 template <class T, class S>
@@ -80,6 +82,7 @@ class Matcher {
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
+    std::vector<index_t> by_reference() const;
     void read_all(Documents<T, S>& side, int threads) const;
     // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
     // and leaves the tokens of a longer one to `sweep`, which then takes them from the cache.
@@ -87,7 +90,8 @@ class Matcher {
     // Writes the scores of pair p if they follow from a rule alone. True if there is nothing (more)
     // to match here.
     bool settled(index_t p);
-    void pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space);
+    // Packs columns first .. first + count - 1 of a reference to column `at` of the panels.
+    void pack(index_t reference, index_t first, index_t count, index_t at, Workspace<T, S>& space);
     // Room for `count` rows of a document in `scratch`, if it needs any.
     S* scratch(const Documents<T, S>& side, index_t document, index_t count,
                std::vector<S>& scratch) const;
@@ -134,12 +138,32 @@ void Matcher<T, S>::read_all(Documents<T, S>& side, int threads) const {
     });
 }
 
+// Those with the same reference one after the other: it is packed once.
+template <class T, class S>
+std::vector<index_t> Matcher<T, S>::by_reference() const {
+    std::vector<index_t> start(static_cast<std::size_t>(reference_.batch().documents) + 1);
+    for (index_t p = 0; p < pairs_.count; ++p) {
+        ++start[static_cast<std::size_t>(pairs_.reference(p)) + 1];
+    }
+    std::partial_sum(start.begin(), start.end(), start.begin());
+    std::vector<index_t> order(static_cast<std::size_t>(pairs_.count));
+    for (index_t p = 0; p < pairs_.count; ++p) {
+        order[static_cast<std::size_t>(start[static_cast<std::size_t>(pairs_.reference(p))]++)] = p;
+    }
+    return order;
+}
+
 template <class T, class S>
 void Matcher<T, S>::run(int threads) {
+    std::vector<index_t> order; // empty: as they are
     if (pairs_.pairs) {
         read_all(candidate_, threads);
         read_all(reference_, threads);
+        order = by_reference();
     }
+    const auto pair = [&order](index_t i) {
+        return order.empty() ? i : order[static_cast<std::size_t>(i)];
+    };
     double all_work = 0.0;
     for (index_t p = 0; p < pairs_.count; ++p) { all_work += work(p); }
     const int workers = useful_threads(all_work, threads);
@@ -163,11 +187,12 @@ void Matcher<T, S>::run(int threads) {
     run_workers(workers, [&](int worker) {
         Workspace<T, S>& space = spaces[static_cast<std::size_t>(worker)];
         for (index_t begin, end; queue.take(begin, end);) {
-            for (index_t p = begin; p < end; ++p) {
+            for (index_t i = begin; i < end; ++i) {
+                const index_t p = pair(i);
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
                 read(p, false);
                 if (settled(p)) { continue; }
-                match_alone(p, space, p + 1 < end ? memory(p + 1) : Ahead{});
+                match_alone(p, space, i + 1 < end ? memory(pair(i + 1)) : Ahead{});
             }
         }
     });
@@ -212,23 +237,26 @@ S* Matcher<T, S>::scratch(const Documents<T, S>& side, index_t document, index_t
 }
 
 template <class T, class S>
-void Matcher<T, S>::pack(index_t reference, index_t first, index_t count, Workspace<T, S>& space) {
+void Matcher<T, S>::pack(index_t reference, index_t first, index_t count, index_t at,
+                         Workspace<T, S>& space) {
     const index_t columns = kernels_.columns;
     const index_t panels = padded(count) / columns;
-    if (static_cast<index_t>(space.panels.size()) < panels * columns * dim_) {
-        space.panels.resize(static_cast<std::size_t>(panels * columns * dim_));
+    const std::size_t end = static_cast<std::size_t>(at + panels * columns);
+    if (space.y_scale.size() < end) {
+        space.y_scale.resize(end);
+        space.panels.resize(end * static_cast<std::size_t>(dim_));
     }
     for (index_t panel = 0; panel < panels; ++panel) {
-        const index_t at = first + panel * columns;
-        const index_t valid = std::min(columns, first + count - at);
-        reference_.read(reference, at + valid);
+        const index_t column = first + panel * columns;
+        const index_t valid = std::min(columns, first + count - column);
+        reference_.read(reference, column + valid);
         S* y = scratch(reference_, reference, columns, space.y);
-        kernels_.pack(reference_.rows(reference, at, valid, y), valid, dim_,
-                      space.panels.data() + panel * columns * dim_);
+        kernels_.pack(reference_.rows(reference, column, valid, y), valid, dim_,
+                      space.panels.data() + (at + panel * columns) * dim_);
     }
     const T* scale = reference_.scale(reference) + first;
-    space.y_scale.assign(scale, scale + count);
-    space.y_scale.resize(static_cast<std::size_t>(panels * columns), scale[count - 1]);
+    T* out = space.y_scale.data() + at;
+    for (index_t i = 0; i < panels * columns; ++i) { out[i] = scale[std::min(i, count - 1)]; }
 }
 
 template <class T, class S>
@@ -240,15 +268,22 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
     const index_t block = block_panels_ * kernels_.columns; // columns in a block
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
     if (alignment_) { space.column_place.assign(static_cast<std::size_t>(padded(M)), 0); }
+    // A reference that may meet more candidates is kept whole, if it is not too long for that.
+    const bool whole = pairs_.pairs && stays_packed(padded(M), dim_, sizeof(S));
+    if (!whole || space.packed != r) {
+        space.packed = whole ? r : -1;
+        space.columns = 0;
+    }
 
     for (index_t begin, end; rows.take(begin, end);) {
         const index_t tiles = (end - begin + kernels_.rows - 1) / kernels_.rows;
         const index_t blocks = (M + block - 1) / block;
         for (index_t column = 0; column < M; column += block) {
             const index_t columns = std::min(block, M - column);
-            if (M > block || space.packed != r) {
-                pack(r, column, columns, space);
-                space.packed = M > block ? -1 : r;
+            const index_t at = whole ? column : 0;
+            if (!whole || space.columns < column + columns) {
+                pack(r, column, columns, at, space);
+                space.columns = column + columns;
             }
             for (index_t tile = 0; tile < tiles; ++tile) { // of equal size, or one row apart
                 const index_t row = begin + (end - begin) * tile / tiles;
@@ -267,12 +302,13 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
                 T* column_max = space.column_max.data() + column;
                 if (alignment_) {
                     kernels_.match_places(
-                        x, x_scale, count, space.panels.data(), space.y_scale.data(), panels, dim_,
-                        row_max + row, column_max, next,
+                        x, x_scale, count, space.panels.data() + at * dim_,
+                        space.y_scale.data() + at, panels, dim_, row_max + row, column_max, next,
                         {row, column, row_place + row, space.column_place.data() + column});
                 } else {
-                    kernels_.match(x, x_scale, count, space.panels.data(), space.y_scale.data(),
-                                   panels, dim_, row_max + row, column_max, next);
+                    kernels_.match(x, x_scale, count, space.panels.data() + at * dim_,
+                                   space.y_scale.data() + at, panels, dim_, row_max + row,
+                                   column_max, next);
                 }
             }
         }

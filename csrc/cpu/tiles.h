@@ -16,6 +16,13 @@ inline index_t panels_per_block(index_t dim, index_t columns, index_t element_by
     return std::max<index_t>(1, kBlockBytes / (dim * columns * element_bytes));
 }
 
+// Panels of a whole reference up to this size are kept for all its pairs: a share of the L3 cache.
+inline constexpr index_t kPackedBytes = 4 * 1024 * 1024;
+
+inline bool stays_packed(index_t columns, index_t dim, index_t element_bytes) {
+    return columns * dim * element_bytes <= kPackedBytes;
+}
+
 // Most bytes of the next candidate, and of the next reference, that are asked for while a pair is
 // matched: beside the panels they have to wait in the same cache.
 inline constexpr index_t kAheadBytes = 384 * 1024;
