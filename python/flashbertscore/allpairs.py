@@ -112,7 +112,7 @@ def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=5)
 
 
-def score_matrix(method: Method, cands: Any, refs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+def score_matrix(method: Method, cands: Any, refs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Score every candidate with every reference; see ``BERTScorer.score_matrix``."""
     candidates, references = inputs.read_texts(cands, "cands"), inputs.read_texts(refs, "refs")
     layers = 1
@@ -178,7 +178,7 @@ def _grid(
     return method.finish(scores, (tokens.empty[: grid.stop], tokens.empty[grid.start :]), layer)
 
 
-def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice:  # noqa: ANN401
+def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice:
     """Choose of each group the hypothesis with the highest expected utility.
 
     See ``BERTScorer.mbr``.
@@ -215,7 +215,7 @@ def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice: 
     return Choice(index, torch.tensor(chosen_utility), expected)
 
 
-def _read_groups(hypotheses: Any) -> list[list[str]]:  # noqa: ANN401
+def _read_groups(hypotheses: Any) -> list[list[str]]:
     if isinstance(hypotheses, (str, bytes)) or not isinstance(hypotheses, Sequence):
         message = f"hypotheses: expected a list of lists of str, got {type(hypotheses).__name__}"
         raise TypeError(message)
@@ -229,7 +229,7 @@ def _read_groups(hypotheses: Any) -> list[list[str]]:  # noqa: ANN401
     return groups
 
 
-def _read_weights(weights: Any, groups: list[list[str]]) -> list[Tensor]:  # noqa: ANN401
+def _read_weights(weights: Any, groups: list[list[str]]) -> list[Tensor]:
     """Shares of the hypotheses in the expectation, float64 [n] of sum 1 for each group."""
     if weights is None:
         return [torch.full((len(g),), 1 / len(g), dtype=torch.float64) for g in groups]

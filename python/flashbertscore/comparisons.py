@@ -1,10 +1,10 @@
-"""What a scorer does beyond scoring pairs: grids, MBR decoding."""
+"""What a scorer does beyond scoring pairs: grids, MBR decoding, explanations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flashbertscore import allpairs
+from flashbertscore import allpairs, explanation, inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,6 +81,38 @@ class Comparisons:
             AssertionError: the scorer was made with idf=True and no IDF has been counted.
         """
         return allpairs.mbr(self._method(), hypotheses, utilities, weights)
+
+    def explain(self, candidate: str, reference: str) -> explanation.Explanation:
+        """Return the best match of every token of two texts, and what each costs.
+
+        In memory that grows with the number of tokens, not with their product. Not rescaled token
+        by token: contributions sum to the raw precision and recall.
+
+        Args:
+            candidate: a text.
+            reference: a text.
+
+        Raises:
+            TypeError: a text is not a str.
+            ValueError: a scorer with all layers, or no baseline to rescale with.
+            AssertionError: the scorer was made with idf=True and no IDF has been counted.
+        """
+        inputs.check_text(candidate, "candidate")
+        inputs.check_text(reference, "reference")
+        if self._encoder.all_layers:
+            message = "explain: a scorer with all_layers has no one alignment; make one without"
+            raise ValueError(message)
+        return explanation.explain(self._method(), candidate, reference)
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the tokens of a text as they stand in it: those that begin a word with a space.
+
+        Joined they read as the tokenizer decodes the text. One piece for each token that
+        :meth:`explain` has, special ones included.
+        """
+        encoder = self._encoder
+        (ids,) = encoder.tokenize([text]).tolist()
+        return explanation.pieces(encoder.tokenizer, ids)
 
     def _method(self) -> allpairs.Method:
         if self.idf and not self._idf_dict:
