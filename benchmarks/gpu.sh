@@ -4,13 +4,13 @@
 # Needs nvcc, a C++20 compiler, and Python with torch, pybind11, scikit-build-core, ninja and
 # pytest. Writes gpu.log and gpu.json to RESULTS_DIR (build/gpu/results by default). A stage that
 # fails does not keep the next from running; the exit status tells in the end. STAGES chooses among
-# them: "build kernels pytest benchmark sanitize".
+# them: "build kernels pytest benchmark e2e sanitize".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-python3}
 RESULTS_DIR=$(mkdir -p "${RESULTS_DIR:-build/gpu/results}" && cd "${RESULTS_DIR:-build/gpu/results}" && pwd)
-STAGES=${STAGES:-build kernels pytest benchmark sanitize}
+STAGES=${STAGES:-build kernels pytest benchmark e2e sanitize}
 SITE=$PWD/build/gpu/site
 LOGS=$PWD/build/gpu/logs
 mkdir -p "$LOGS"
@@ -59,6 +59,11 @@ if wanted benchmark; then
         --out "$RESULTS_DIR/gpu.json"
     mkdir -p benchmarks/results
     cp "$RESULTS_DIR/gpu.json" "benchmarks/results/gpu-sm_$architecture.json" 2> /dev/null
+fi
+if wanted e2e; then
+    stage e2e 180 16 "$PYTHON" benchmarks/gpu_e2e.py --seconds "${E2E_SECONDS:-100}" \
+        --out "$RESULTS_DIR/gpu-e2e.json"
+    cp "$RESULTS_DIR/gpu-e2e.json" "benchmarks/results/gpu-e2e-sm_$architecture.json" 2> /dev/null
 fi
 if wanted sanitize; then
     for tool in memcheck racecheck synccheck initcheck; do

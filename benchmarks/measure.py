@@ -37,21 +37,33 @@ def _resident(field: str) -> float:
     return int(match[1]) / 1024
 
 
+class HighWater:
+    """The most memory that is resident from now on, beyond what is resident now."""
+
+    def __init__(self) -> None:
+        """Start: the kernel's high-water mark begins again from what is resident now."""
+        self._before = _resident("VmRSS")
+        CLEAR.write_text("5")
+
+    def read(self) -> float:
+        """MiB beyond the start."""
+        return max(_resident("VmHWM") - self._before, 0.0)
+
+
 def measure(call: Callable[[], object], runs: int, *, warm_up: bool = True) -> Record:
     """Run ``call`` once for its peak memory and ``runs`` times for its time.
 
     The first run is the one whose memory counts: later ones find pages that the allocator kept. Run
     each contender in a process of its own.
     """
-    before = _resident("VmRSS")
-    CLEAR.write_text("5")  # the high-water mark starts again from what is resident now
+    mark = HighWater()
     start = time.perf_counter()
     call()
     first = time.perf_counter() - start
-    peak = _resident("VmHWM") - before
+    peak = mark.read()
     times = [] if warm_up else [first]
     while len(times) < runs:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return Record(statistics.median(times), min(times), max(times), max(peak, 0.0), runs)
+    return Record(statistics.median(times), min(times), max(times), peak, runs)

@@ -1,7 +1,9 @@
-"""Measure every case and contender, each in a process of its own, and write results/<machine>.json.
+"""Measure every case and contender, each in a process of its own, and write results.
 
-python benchmarks/run.py                  everything (some minutes)
-python benchmarks/run.py --only op-128    the cases whose name begins so
+python benchmarks/run.py                       the op: results/<machine>.json (some minutes)
+python benchmarks/run.py --text                texts, end to end: results/<machine>-e2e.json
+python benchmarks/run.py --only op-128         the cases whose name begins so
+python benchmarks/run.py --text --trial 20     20 pairs of each case, printed and not written
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import cases
 from peak import peak
 
 RESULTS = Path(__file__).parent / "results"
+SCORES = cases.REPOSITORY / "build" / "scores"
 PACKAGES = ("torch", "transformers", "bert-score", "numpy")
 
 
@@ -61,10 +64,44 @@ def measure_one(name: str, contender: str, threads: int) -> None:
         if case.name == name:
             call = peers.op_call(case, contender)
             record = measure(call, case.runs, warm_up=case.runs > 1)
+            print(json.dumps(record.as_dict()))
     for text in cases.TEXT:
         if text.name == name:
-            record = measure(peers.text_call(text, contender), text.runs, warm_up=False)
-    print(json.dumps(record.as_dict()))
+            print(json.dumps(measure_text(text, contender)))
+
+
+def measure_text(case: cases.TextCase, contender: str) -> dict[str, Any]:
+    """Measure, and leave the scores for the parent to compare."""
+    import torch  # noqa: PLC0415
+
+    import peers  # noqa: PLC0415
+    from measure import measure  # noqa: PLC0415
+
+    call = peers.text_call(case, contender)
+    scores: list[Any] = []
+    record = measure(lambda: scores.append(call()), case.runs, warm_up=False)
+    SCORES.mkdir(parents=True, exist_ok=True)
+    torch.save(scores[0], SCORES / f"{case.name}-{contender}.pt")
+    flop = peers.text_flop(case) if contender == "flashbertscore" else 0.0
+    return record.as_dict() | {"flop": flop, "pairs": len(scores[0][0])}
+
+
+def errors(name: str) -> dict[str, float]:
+    """How far the scores of a case are from those of bert-score."""
+    import torch  # noqa: PLC0415
+
+    ours, theirs = (
+        torch.stack(torch.load(SCORES / f"{name}-{contender}.pt")).double()
+        for contender in cases.TEXT_CONTENDERS
+    )
+    difference = (ours - theirs).abs()
+    pearson = torch.corrcoef(torch.stack([ours[2], theirs[2]]))[0, 1]
+    return {
+        "largest": float(difference.max()),
+        "mean_f1": float(difference[2].mean()),
+        "largest_f1": float(difference[2].max()),
+        "pearson_f1": float(pearson),
+    }
 
 
 def child(name: str, contender: str, threads: int) -> dict[str, Any]:
@@ -88,6 +125,8 @@ def child(name: str, contender: str, threads: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="measure the cases whose name begins so")
+    parser.add_argument("--text", action="store_true", help="end to end instead of the op")
+    parser.add_argument("--trial", type=int, default=0, metavar="PAIRS", help="of each text case")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "CONTENDER", "THREADS"))
     options = parser.parse_args()
     if options.one:
@@ -97,21 +136,29 @@ def main() -> None:
 
     import flashbertscore  # noqa: PLC0415
 
+    if options.trial:
+        os.environ["FLASHBERTSCORE_PAIRS"] = str(options.trial)
+
     host = machine()
     cores = os.cpu_count() or 1
-    records = [
-        child(case.name, contender, threads or cores)
-        for case in cases.OP
-        if case.name.startswith(options.only)
-        for threads in case.threads
-        for contender in case.contenders
-    ]
-    records += [
-        child(case.name, contender, cores)
-        for case in cases.TEXT
-        if case.name.startswith(options.only)
-        for contender in cases.TEXT_CONTENDERS
-    ]
+    if options.text:
+        records = []
+        for text in cases.TEXT:
+            if text.name.startswith(options.only):
+                both = [child(text.name, who, cores) for who in cases.TEXT_CONTENDERS]
+                both[0] |= {"errors": errors(text.name)}
+                records += both
+                print(json.dumps(both[0]["errors"]), file=sys.stderr)
+    else:
+        records = [
+            child(case.name, contender, threads or cores)
+            for case in cases.OP
+            if case.name.startswith(options.only)
+            for threads in case.threads
+            for contender in case.contenders
+        ]
+    if options.trial:
+        return
     result = {
         "machine": host,
         "peak_of_one_core": peak(),
@@ -122,7 +169,7 @@ def main() -> None:
         "dirty": bool(git("status", "--porcelain")),
         "records": records,
     }
-    path = RESULTS / f"{slug(host)}.json"
+    path = RESULTS / f"{slug(host)}{'-e2e' * options.text}.json"
     if options.only and path.exists():
         old = json.loads(path.read_text())
         measured = {(r["case"], r["contender"], r["threads"]) for r in records}

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 import torch
 
 import flashbertscore.scorer
+from flashbertscore import tokens
 from flashbertscore._version import __version__
 from flashbertscore.cli import files, main, score
 
@@ -165,7 +167,7 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
     def spy(*args: Any, **options: Any) -> None:
-        given.update(options, model=args[0])
+        given.update(options, model=args[0], idf_sents=list(options["idf_sents"]))
         raise Stop
 
     monkeypatch.setattr(score, "BERTScorer", spy)
@@ -216,6 +218,41 @@ def test_standard_input(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.TextIOWrapper(io.BytesIO("\n".join(given).encode()))
         monkeypatch.setattr(sys, "stdin", stream)
         assert cli(*argv)[1] == plain
+
+
+def test_pipes_and_standard_input_are_read_more_than_once(
+    cli: Any, folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting lines, counting IDF and scoring are three passes."""
+    plain = cli("-c", "cand", "-r", "ref", "ref2", "--idf", "--json", "-s")[1]
+    os.mkfifo("pipe")
+    writer = threading.Thread(
+        target=(folder / "pipe").write_text, args=["\n".join(REFS)], daemon=True
+    )
+    writer.start()
+    stream = io.TextIOWrapper(io.BytesIO("\n".join(MORE).encode()))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert cli("-c", "cand", "-r", "pipe", "-", "--idf", "--json", "-s")[1] == plain
+    writer.join(10)
+
+
+def test_a_table_is_printed_as_the_scores_come(
+    cli: Any, folder: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected_rows = cli("-c", "cand", "-r", "ref", "--tsv")[1]
+    (folder / "cand").write_text("\n".join([*HYPS, "poison"]))
+    (folder / "ref").write_text("\n".join([*REFS, "a cat"]))
+    original = tokens._call
+
+    def fail(tokenizer: Any, texts: Any, **options: Any) -> Any:
+        if "poison" in texts:
+            raise IndexError
+        return original(tokenizer, texts, **options)
+
+    monkeypatch.setattr(tokens, "_call", fail)
+    with pytest.raises(tokens.TextError, match=r"pairs\[3\]\[0\]: the tokenizer failed"):
+        cli("-c", "cand", "-r", "ref", "--tsv")
+    assert capfd.readouterr().out == expected_rows
 
 
 @pytest.mark.parametrize(
@@ -339,7 +376,7 @@ def test_a_fault_of_ours_keeps_its_traceback(cli: Any, monkeypatch: pytest.Monke
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(flashbertscore.scorer.BERTScorer, "score", fail)
+    monkeypatch.setattr(flashbertscore.scorer.BERTScorer, "score_stream", fail)
     with pytest.raises(ZeroDivisionError):
         cli("-c", "cand", "-r", "ref")
 

@@ -137,7 +137,7 @@ def test_row_long_texts_have_the_reference_s_scores(tiny_model: TinyModel) -> No
 
 
 def test_row_batch_size(tiny_model: TinyModel) -> None:
-    scorer = BERTScorer(tiny_model("bert"), LAYER, batch_size=3)
+    scorer = BERTScorer(tiny_model("bert"), LAYER, batch_size=3, cache_bytes=0)
     seen: list[int] = []
     scorer._model.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     scorer.score(CANDIDATES, REFERENCES)

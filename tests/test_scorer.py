@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flashbertscore import encoder, inputs, matching, scorer, signature
+from flashbertscore import encoder, inputs, matching, plotting, scorer, signature
+from flashbertscore.corpus import gather
 from flashbertscore.scorer import BERTScorer, plot_example, score
 from flashbertscore.tokens import Tokens
 from helpers import reference
@@ -220,7 +221,7 @@ def test_signature_pins_what_a_score_depends_on(tiny_model: TinyModel) -> None:
     assert base.signature == BERTScorer(path, LAYER, batch_size=1).signature.replace(":512", ":12")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.float16, "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "float64"])
 def test_other_dtypes(dtype: Any, tiny_model: TinyModel) -> None:
     path = tiny_model("electra")
     exact = score(CANDIDATES, REFERENCES, path, LAYER)
@@ -231,8 +232,15 @@ def test_other_dtypes(dtype: Any, tiny_model: TinyModel) -> None:
 
 
 def test_a_dtype_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"dtype: expected float32, .* got int8"):
+    with pytest.raises(ValueError, match=r"dtype: expected float32, .* or tf32, got int8"):
         BERTScorer("x", 1, dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", ["float16", torch.float16, "tf32"])
+def test_a_dtype_that_the_cpu_has_no_arithmetic_for(dtype: Any) -> None:
+    for call in (BERTScorer, lambda *args, **options: score(["a"], ["b"], *args, **options)):
+        with pytest.raises(ValueError, match=r"needs a CUDA device, got device cpu: .*bfloat16"):
+            call("x", 1, dtype=dtype, device="cpu")
 
 
 @pytest.mark.parametrize("all_layers", [False, True])
@@ -244,7 +252,8 @@ def test_chunks_bound_what_is_held_and_change_nothing(
     """Texts are encoded once however many pairs share them, and dropped after their last pair."""
     candidates = [*CANDIDATES, *CANDIDATES[:5], CANDIDATES[0]]
     groups = [[REFERENCES[i % 7], REFERENCES[(i * 5) % 11]] for i in range(len(candidates))]
-    corpus = inputs.read_corpus(candidates, groups)
+    items, several = inputs.read_items(candidates, groups)
+    corpus = gather(list(items), several=several)
     loaded = encoder.load(tiny_model("bert"), LAYER, all_layers=all_layers)
     tokens = loaded.tokenize(corpus.texts)
     weights = torch.rand(tokens.tokens_seen)
@@ -274,6 +283,7 @@ class Watched:
     """An encoder whose embeddings can be seen to be freed: NumPy owns their memory."""
 
     all_layers = False
+    device = torch.device("cpu")
 
     def __init__(self) -> None:  # noqa: D107
         self.given: list[weakref.ref[Any]] = []
@@ -368,7 +378,7 @@ def test_plot_example_hands_over_what_the_reference_draws(
 ) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(
-        scorer.plotting, "draw_similarity", lambda *args, **options: drawn.append((args, options))
+        plotting, "draw_similarity", lambda *args, **options: drawn.append((args, options))
     )
     path = tiny_model("bert")
     plot_example("It is raining.", "A small boat", path, LAYER, fname="x.png")
@@ -399,7 +409,7 @@ def test_plot_example_of_t5_leaves_out_only_the_end_of_sentence(
     tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(scorer.plotting, "draw_similarity", lambda *args, **_: drawn.append(args))
+    monkeypatch.setattr(plotting, "draw_similarity", lambda *args, **_: drawn.append(args))
     made = BERTScorer(tiny_model("t5"), LAYER, all_layers=True)
     made.plot_example("the rain", "snow")
     values, rows, columns = drawn.pop()

@@ -9,13 +9,17 @@ __all__ = ["__version__"]
 # Without torch there is still flashbertscore.numpy.
 if importlib.util.find_spec("torch") is not None:
     from flashbertscore import functional
+    from flashbertscore.bert_scorer import PairScores
     from flashbertscore.compat import install_as_bert_score
     from flashbertscore.encoder import clear_cache
     from flashbertscore.ops import build_info, isa, isas
     from flashbertscore.scorer import BERTScorer, plot_example, score
+    from flashbertscore.tokens import TextError
 
     __all__ += [
         "BERTScorer",
+        "PairScores",
+        "TextError",
         "build_info",
         "clear_cache",
         "functional",

@@ -13,6 +13,7 @@ import torch
 from flashbertscore import architectures
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
+from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ class Encoder:
         prefix_space: whether the ids of the family have a space before the first word.
         all_layers: whether `encode` returns every hidden state.
         revision: commit of the Hub that the files are from; None for a folder.
+        tf32: whether float32 products on CUDA may be rounded to TF32.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Encoder:
     prefix_space: bool
     all_layers: bool
     revision: str | None
+    tf32: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -145,7 +148,7 @@ class Encoder:
             hidden = self._forward(tokens, texts)
             if packed.shape[-1] == 0:
                 packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
-            packed[..., tokens.rows(texts).to(hidden.device), :] = hidden
+            packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
             if progress is not None:
                 progress(len(texts))
         return packed
@@ -160,16 +163,19 @@ class Encoder:
         ids[real] = tokens.ids[tokens.rows(texts)]
         # Always a mask: families differ in what they make of none, and those that attend through
         # torch drop one that is all ones themselves.
-        mask = real.to(self.device, torch.int64)
+        mask = to_device(real, self.device, torch.int64)
+        # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
+        rows = to_device(real.flatten().nonzero().squeeze(1), self.device)
         with torch.inference_mode():
             out = self.model(
-                ids.to(self.device), attention_mask=mask, output_hidden_states=self.all_layers
+                to_device(ids, self.device),
+                attention_mask=mask,
+                output_hidden_states=self.all_layers,
             )
-            real = real.to(self.device)
             if not self.all_layers:
-                hidden: torch.Tensor = out[0][real]
+                hidden: torch.Tensor = out[0].flatten(0, 1)[rows]
                 return hidden
-            return torch.stack([state[real] for state in out.hidden_states])
+            return torch.stack([state.flatten(0, 1)[rows] for state in out.hidden_states])
 
 
 def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterator[torch.Tensor]:

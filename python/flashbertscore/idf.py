@@ -27,27 +27,53 @@ class Idf(defaultdict[int, float]):
         return float(self.default_factory())  # type: ignore[misc]  # always set, see count
 
 
+class Counter:
+    """Document frequencies, counted part by part: memory is that of the vocabulary."""
+
+    def __init__(self) -> None:
+        """Start with no document."""
+        self.documents = 0
+        self._frequency = torch.zeros(0, dtype=torch.int64)
+
+    def add(self, tokens: Tokens, documents: torch.Tensor) -> None:
+        """Count more documents.
+
+        Args:
+            tokens: ids of distinct texts.
+            documents: int64 [N], the text of each document. A text that stands there twice counts
+                as two documents, as in the reference.
+        """
+        self.documents += len(documents)
+        copies = torch.bincount(documents, minlength=len(tokens))
+        text = torch.repeat_interleave(tokens.lengths)
+        width = int(tokens.ids.max()) + 1 if len(tokens.ids) else 1
+        if width > len(self._frequency):
+            more = torch.zeros(width - len(self._frequency), dtype=torch.int64)
+            self._frequency = torch.cat([self._frequency, more])
+        once = torch.unique(text * width + tokens.ids)  # each id counts once a document
+        self._frequency.index_add_(0, once % width, copies[once // width])
+
+    def idf(self) -> Idf:
+        """Return the weights of what was counted."""
+        total = self.documents
+        found = self._frequency.nonzero().squeeze(1)
+        weights = {
+            token: math.log((total + 1) / (df + 1))
+            for token, df in zip(found.tolist(), self._frequency[found].tolist(), strict=True)
+        }
+        return Idf(partial(float, math.log(total + 1)), weights)
+
+
 def count(tokens: Tokens, documents: torch.Tensor) -> Idf:
     """Return the IDF over a collection of documents (the reference's `get_idf_dict`).
 
     Args:
         tokens: ids of the distinct texts.
-        documents: int64 [N], the text of each document. A text that stands there twice counts as
-            two documents, as in the reference.
+        documents: int64 [N], the text of each document, see `Counter.add`.
     """
-    total = len(documents)
-    copies = torch.bincount(documents, minlength=len(tokens))
-    text = torch.repeat_interleave(tokens.lengths)
-    width = int(tokens.ids.max()) + 1 if len(tokens.ids) else 1
-    once = torch.unique(text * width + tokens.ids)  # each id counts once a document
-    frequency = torch.zeros(width, dtype=torch.int64)
-    frequency.index_add_(0, once % width, copies[once // width])
-    found = frequency.nonzero().squeeze(1)
-    weights = {
-        token: math.log((total + 1) / (df + 1))
-        for token, df in zip(found.tolist(), frequency[found].tolist(), strict=True)
-    }
-    return Idf(partial(float, math.log(total + 1)), weights)
+    counter = Counter()
+    counter.add(tokens, documents)
+    return counter.idf()
 
 
 def weigh(tokens: Tokens, idf: Mapping[int, float]) -> torch.Tensor:

@@ -3,50 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """The distinct texts of a call, and which of them meet.
+class Item(NamedTuple):
+    """A candidate and its references, checked."""
 
-    Attributes:
-        texts: the n distinct texts.
-        pairs: int64 [P, 2], text of the candidate and text of the reference of each pair.
-        sizes: int64 [N], references of each candidate; None where each has one that is not in a
-            list of its own.
-    """
-
-    texts: list[str]
-    pairs: torch.Tensor
-    sizes: torch.Tensor | None
-
-    @property
-    def references(self) -> torch.Tensor:
-        """Text of every reference, int64 [P]."""
-        return self.pairs[:, 1]
-
-    def places(self, marked: torch.Tensor) -> list[str]:
-        """Name where texts that are marked (bool [n]) stand: "cands[0]", "refs[3][1]"."""
-        if self.sizes is None:
-            first = torch.arange(len(self.pairs))
-            reference = [f"refs[{i}]" for i in range(len(self.pairs))]
-        else:
-            first = self.sizes.cumsum(0) - self.sizes
-            sizes = self.sizes.tolist()
-            reference = [f"refs[{i}][{j}]" for i, size in enumerate(sizes) for j in range(size)]
-        candidates = marked[self.pairs[first, 0]].nonzero().squeeze(1).tolist()
-        references = marked[self.references].nonzero().squeeze(1).tolist()
-        return [f"cands[{i}]" for i in candidates] + [reference[p] for p in references]
+    candidate: str
+    references: Sequence[str]
 
 
-def read_corpus(cands: Any, refs: Any) -> Corpus:
-    """Check candidates and references and bring them into one form.
+def read_items(cands: Any, refs: Any) -> tuple[Collection[Item], bool]:
+    """Check candidates and references; return the items, and whether references are in lists.
 
     Args:
         cands: an ordered collection of str: list, tuple, array, pandas Series, generator.
@@ -65,29 +35,85 @@ def read_corpus(cands: Any, refs: Any) -> Corpus:
             f"{len(candidates)} candidates, {len(references)} references"
         )
         raise AssertionError(msg)
-    groups: list[list[str]]
-    if not references or isinstance(references[0], str):
+    several = bool(references) and not isinstance(references[0], str)
+    if several:
+        references = [_read_group(group, f"refs[{i}]") for i, group in enumerate(references)]
+    else:
         for i, text in enumerate(references):
             check_text(text, f"refs[{i}]")
-        groups = [[text] for text in references]
-    else:
-        groups = [read_texts(group, f"refs[{i}]") for i, group in enumerate(references)]
-        for i, group in enumerate(groups):
-            if not group:
-                msg = f"refs[{i}]: expected at least one reference, got none"
-                raise ValueError(msg)
-    number: dict[str, int] = {}
-    pairs = [
-        (number.setdefault(candidate, len(number)), number.setdefault(reference, len(number)))
-        for candidate, group in zip(candidates, groups, strict=True)
-        for reference in group
-    ]
-    multiple = bool(references) and not isinstance(references[0], str)
-    return Corpus(
-        texts=list(number),
-        pairs=torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2),
-        sizes=torch.tensor([len(group) for group in groups]) if multiple else None,
-    )
+    return _Items(candidates, references), several
+
+
+class _Items(Sequence[Item]):
+    """Candidates and references side by side, put together when they are taken."""
+
+    def __init__(self, candidates: list[str], references: list[Any]) -> None:
+        self._candidates = candidates
+        self._references = references
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    def __getitem__(self, i: Any) -> Any:
+        reference = self._references[i]
+        return Item(self._candidates[i], [reference] if isinstance(reference, str) else reference)
+
+
+def read_pairs(pairs: Any) -> Iterator[Item]:
+    """Check pairs of a candidate and its reference or references, one after another.
+
+    Raises:
+        TypeError: `pairs` is no collection; what is in it is no pair of a str and a str, or a
+            collection of str; names the index.
+        ValueError: a candidate has no reference, a text is not Unicode; names the index.
+    """
+    if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
+        msg = f"pairs: expected an iterable of (candidate, reference), got {_kind(pairs)}"
+        raise TypeError(msg)
+    return _checked(pairs)
+
+
+def _checked(pairs: Iterable[Any]) -> Iterator[Item]:
+    for i, pair in enumerate(pairs):
+        is_pair = not isinstance(pair, (str, bytes, Mapping, AbstractSet)) and hasattr(
+            pair, "__len__"
+        )
+        if not is_pair or len(pair) != 2:
+            got = f"{len(pair)} values" if is_pair else _kind(pair)
+            msg = f"pairs[{i}]: expected (candidate, reference), got {got}"
+            raise TypeError(msg)
+        candidate, reference = pair
+        check_text(candidate, f"pairs[{i}][0]")
+        if isinstance(reference, str):
+            check_text(reference, f"pairs[{i}][1]")
+            yield Item(candidate, [reference])
+        else:
+            yield Item(candidate, _read_group(reference, f"pairs[{i}][1]"))
+
+
+def _read_group(texts: Any, name: str) -> list[str]:
+    group = read_texts(texts, name)
+    if not group:
+        msg = f"{name}: expected at least one reference, got none"
+        raise ValueError(msg)
+    return group
+
+
+def texts_of(items: Collection[Item]) -> int:
+    """Count the texts of items, duplicates included."""
+    return len(items) + pairs_of(items)
+
+
+def pairs_of(items: Collection[Item]) -> int:
+    """Count the pairs of items."""
+    return sum(len(item.references) for item in items)
+
+
+def each_text(texts: Any, name: str) -> Iterator[str]:
+    """Check texts one after another; raises as `read_texts`."""
+    for i, text in enumerate(_iterable(texts, name)):
+        check_text(text, f"{name}[{i}]")
+        yield text
 
 
 def read_texts(texts: Any, name: str) -> list[str]:
@@ -104,12 +130,16 @@ def read_texts(texts: Any, name: str) -> list[str]:
 
 
 def _items(texts: Any, name: str) -> list[Any]:
+    return list(_iterable(texts, name))
+
+
+def _iterable(texts: Any, name: str) -> Iterable[Any]:
     # A str would be taken character by character; a set has no order; a mapping would give keys.
     if isinstance(texts, (str, bytes, Mapping, AbstractSet)) or not isinstance(texts, Iterable):
         hint = " (did you mean a list with this one text?)" if isinstance(texts, str) else ""
         msg = f"{name}: expected a sequence of str, got {_kind(texts)}{hint}"
         raise TypeError(msg)
-    return list(texts)
+    return texts
 
 
 def check_text(text: Any, where: str) -> None:

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flashbertscore import functional
+from flashbertscore import functional, memory
+from flashbertscore.embeddings import EmbeddingCache, merge
+from flashbertscore.tokens import TextError
+from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from flashbertscore.embeddings import Shelf
     from flashbertscore.encoder import Encoder
     from flashbertscore.tokens import Tokens
 
-# Tokens whose embeddings a chunk adds: 400 MB at 1,024 floats a token.
+# What the embeddings that a chunk adds may take: tokens, and bytes of wide models.
 CHUNK_TOKENS = 100_000
+_CHUNK_BYTES = 256 << 20
+_LEAST_CHUNK = 2048
 
 
 def score_pairs(
@@ -25,15 +31,17 @@ def score_pairs(
     weights: torch.Tensor,
     *,
     batch_size: int = 64,
-    chunk_tokens: int = CHUNK_TOKENS,
+    chunk_tokens: int | None = None,
+    shelf: Shelf | None = None,
     progress: Callable[[int], object] | None = None,
+    when_chunk: Callable[[Tokens], object] | None = None,
     when_encoded: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     """Return raw P, R and F of pairs of texts (the reference's `bert_cos_score_idf`).
 
-    Every text is encoded once. Pairs are taken in chunks of texts of similar length, and the
-    embeddings of a text are freed after the last chunk that needs them: what is held does not grow
-    with the number of pairs, and a similarity matrix never exists.
+    Pairs are taken in chunks of texts of similar length. The texts of a chunk are encoded once, and
+    those that come back in a later one are kept on `shelf` as far as it reaches: what is held does
+    not grow with the number of pairs, and a similarity matrix never exists.
 
     Args:
         encoder: the model.
@@ -41,41 +49,56 @@ def score_pairs(
         pairs: int64 [P, 2], text of the candidate and text of the reference.
         weights: float32 [T], weight of each token.
         batch_size: most texts of a batch of the encoder.
-        chunk_tokens: most tokens that a chunk encodes; one pair may have more.
+        chunk_tokens: most tokens that a chunk encodes; one pair may have more. None: what fits into
+            256 MiB, at most 100,000.
+        shelf: embeddings of earlier calls with this encoder; those of all texts are added. None
+            keeps only what comes back in this call, and only until it ends.
         progress: called with the number of texts of each batch that is encoded.
+        when_chunk: called before a chunk is encoded, with the texts of it that are not kept.
         when_encoded: called when everything is encoded.
 
     Returns:
         float32 [P, 3], or [L, P, 3] where the encoder gives all layers; on the CPU. A pair with a
         text of exactly the special tokens has 0, 0, 0.
+
+    Raises:
+        TextError: the model fails on a text, named by its number.
     """
+    kept = EmbeddingCache().of(None) if shelf is None else shelf
+    keys = kept.keys(tokens)
+    pairs = _first_of_equals(keys)[pairs]
     order = _by_length(tokens.lengths, pairs)
-    chunks = list(_chunks(tokens.lengths, pairs[order], chunk_tokens))
+    limit = _chunk_tokens(encoder) if chunk_tokens is None else chunk_tokens
+    chunks = list(_chunks(tokens.lengths, pairs[order], limit))
     last_use = torch.zeros(len(tokens), dtype=torch.int64)
     for number, (start, stop) in enumerate(chunks):
         last_use[pairs[order[start:stop]].flatten()] = number
+    is_reference = torch.zeros(len(tokens), dtype=torch.bool)
+    is_reference[pairs[:, 1]] = True
     scores: list[torch.Tensor] = []
-    held: dict[int, torch.Tensor] = {}  # embeddings of texts that a later chunk needs again
     for number, (start, stop) in enumerate(chunks):
         texts, local = torch.unique(pairs[order[start:stop]], return_inverse=True)
-        wanted = texts.tolist()
-        fresh = [text for text in wanted if text not in held]
-        part = tokens.select(torch.tensor(fresh, dtype=torch.int64))
-        embeddings = encoder.encode(part, batch_size=batch_size, progress=progress)
-        later = [text for text in wanted if last_use[text] > number]
-        known = held | dict(
-            zip(fresh, torch.split(embeddings, part.lengths.tolist(), dim=-2), strict=True)
-        )
-        if len(fresh) < len(wanted):
-            embeddings = torch.cat([known[text] for text in wanted], dim=-2)
-        # Copies: a view would keep the embeddings of its whole chunk.
-        kept = {text: known[text].clone() for text in later if text not in held}
-        held = {text: rows for text, rows in held.items() if last_use[text] > number} | kept
-        del known
+        part = tokens.select(texts)
+        part_keys = [keys[text] for text in texts.tolist()]
+        places = kept.find(part_keys)
+        new = torch.tensor([place is None for place in places], dtype=torch.bool)
+        fresh = part if new.all() else part.select(new.nonzero().squeeze(1))
+        if when_chunk is not None:
+            when_chunk(fresh)
+        try:
+            embeddings = memory.encode(encoder, fresh, batch_size=batch_size, progress=progress)
+        except TextError as error:
+            text = None if error.index is None else int(texts[new][error.index])
+            raise TextError(str(error), text) from error.__cause__
+        embeddings = merge(part, places, embeddings)
+        wanted = new if shelf is not None else new & (last_use[texts] > number)
+        for candidates in (True, False):
+            chosen = (wanted & (is_reference[texts] != candidates)).nonzero().squeeze(1)
+            kept.put(part_keys, part, chosen, embeddings, candidates=candidates)
         if number == len(chunks) - 1 and when_encoded is not None:
             when_encoded()
-        scores.append(_match(embeddings, tokens.select(texts), local, weights[tokens.rows(texts)]))
-        del embeddings  # before the next chunk's are made
+        scores.append(_match(embeddings, part, local, weights[tokens.rows(texts)]))
+        del embeddings, places  # before the next chunk's are made
     return torch.cat(scores, dim=-2)[..., order.argsort(), :]
 
 
@@ -114,15 +137,14 @@ def _match(
     embeddings: torch.Tensor, tokens: Tokens, pairs: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
     """Score `pairs` [P, 2] of the texts in `tokens`; [P, 3] or [L, P, 3]."""
-    device = embeddings.device
-    offsets, weights = tokens.offsets.to(device), weights.to(device)
-    chosen = pairs.to(device)
+    # The op makes its schedule from offsets and pairs on the host, and moves them itself.
+    weights = to_device(weights, embeddings.device)
     layers = embeddings if embeddings.dim() == 3 else embeddings[None]
     scores = torch.stack(
         [
             torch.stack(
                 functional.bertscore_packed(
-                    layer, offsets, layer, offsets, chosen, weights, weights
+                    layer, tokens.offsets, layer, tokens.offsets, pairs, weights, weights
                 ),
                 dim=-1,
             )
@@ -133,6 +155,20 @@ def _match(
     f1.masked_fill_(f1.isnan(), 0.0)  # as the reference: NaN stays in P and R only
     scores[:, tokens.empty[pairs].any(dim=1)] = 0.0
     return scores if embeddings.dim() == 3 else scores[0]
+
+
+def _chunk_tokens(encoder: Encoder) -> int:
+    """Return how many tokens' embeddings fit into a chunk."""
+    config = getattr(encoder.model, "config", None)
+    states = (getattr(config, "num_hidden_layers", 24) + 1) if encoder.all_layers else 1
+    size = states * getattr(config, "hidden_size", 1024) * 4
+    return max(_LEAST_CHUNK, min(CHUNK_TOKENS, _CHUNK_BYTES // size))
+
+
+def _first_of_equals(keys: list[bytes]) -> torch.Tensor:
+    """Return for each text the first one with the same ids, int64 [n]."""
+    first: dict[bytes, int] = {}
+    return torch.tensor([first.setdefault(key, n) for n, key in enumerate(keys)], dtype=torch.int64)
 
 
 def _by_length(lengths: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:

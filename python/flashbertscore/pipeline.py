@@ -1,72 +1,150 @@
-"""What `score` and `BERTScorer` share: from checked texts to raw scores."""
+"""What `score` and `BERTScorer` share: from checked texts to raw scores, window by window."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from flashbertscore import idf, matching, reports
+from flashbertscore.embeddings import DEFAULT_BYTES
+from flashbertscore.tokens import TextError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from flashbertscore.corpus import Corpus
+    from flashbertscore.embeddings import EmbeddingCache, Shelf
     from flashbertscore.encoder import Encoder
-    from flashbertscore.inputs import Corpus
     from flashbertscore.tokens import Tokens
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
+@dataclass(frozen=True)
+class Pipeline:
+    """A model and how texts go through it.
 
-def raw_scores(
-    encoder: Encoder,
-    corpus: Corpus,
-    tokens: Tokens,
-    weights: Mapping[int, float] | None,
-    *,
-    batch_size: int,
-    progress: reports.Progress,
-) -> torch.Tensor:
-    """Return P, R and F1 of every candidate before rescaling, and warn of what is odd about them.
-
-    Args:
+    Attributes:
         encoder: the model.
-        corpus: the texts and pairs.
-        tokens: ids of the texts.
         weights: IDF, or None for none.
         batch_size: most texts that go through the model at once.
+        cache: embeddings of texts that come back; None keeps none beyond a window.
         progress: what is told meanwhile.
+        notices: what is odd about the texts and scores so far.
+    """
+
+    encoder: Encoder
+    weights: Mapping[int, float] | None
+    batch_size: int
+    cache: EmbeddingCache | None
+    progress: reports.Progress
+    notices: reports.Notices
+
+    def run(
+        self, windows: Iterable[Corpus], *, candidates: int | None, tokens: Tokens | None = None
+    ) -> Iterator[torch.Tensor]:
+        """Give P, R and F1 of the candidates of each window, before rescaling.
+
+        Where a text makes the tokenizer or the model fail, the candidates before it are still
+        given.
+
+        Args:
+            windows: the texts.
+            candidates: how many there are in all, None where that is not known.
+            tokens: ids of the first window, where they are there already.
+
+        Yields:
+            float32 [n, 3], or [L, n, 3] with all layers, on the CPU.
+
+        Raises:
+            TextError: the tokenizer or the model fails; names the text.
+            ValueError, KeyError: weights are negative or missing, see `idf.weigh`.
+        """
+        shelf = None if self.cache is None else self.cache.of(_state(self.encoder))
+        self.progress.encoding()
+        try:
+            for window in windows:
+                is_last = window.first + len(window) == candidates
+                part: Corpus | None = window
+                failure: TextError | None = None
+                while part is not None:
+                    try:
+                        scores = self._score(part, tokens, shelf, is_last=is_last)
+                    except TextError as error:  # noqa: PERF203 - once a window
+                        failure, part = _name(error, part)
+                        tokens = None
+                    else:
+                        yield scores
+                        break
+                if failure is not None:
+                    raise failure
+                tokens = None
+                self.progress.window(len(window) + len(window.pairs))
+        finally:
+            self.progress.close()
+
+    def _score(
+        self, window: Corpus, tokens: Tokens | None, shelf: Shelf | None, *, is_last: bool
+    ) -> torch.Tensor:
+        if tokens is None:
+            tokens = self.encoder.tokenize(window.texts)
+        weights = self._weigh(tokens)
+        scores = matching.score_pairs(
+            self.encoder,
+            tokens,
+            window.pairs,
+            weights,
+            batch_size=self.batch_size,
+            shelf=shelf,
+            progress=self.progress.encoded,
+            when_chunk=self.progress.chunk,
+            when_encoded=self.progress.matching if is_last else None,
+        )
+        if window.sizes is not None:
+            scores = matching.best_of_references(scores, window.sizes)
+        self.notices.texts(tokens, window)
+        self.notices.scores(scores, tokens, weights, window.first)
+        return scores
+
+    def _weigh(self, tokens: Tokens) -> torch.Tensor:
+        if self.weights is not None:
+            return idf.weigh(tokens, self.weights)
+        tokenizer = self.encoder.tokenizer
+        return idf.uniform(tokens, (tokenizer.sep_token_id, tokenizer.cls_token_id))
+
+    def collect(
+        self, windows: Iterable[Corpus], candidates: int, tokens: Tokens | None = None
+    ) -> torch.Tensor:
+        """Return what `run` gives as one: float32 [N, 3], or [L, N, 3] with all layers."""
+        scores = list(self.run(windows, candidates=candidates, tokens=tokens))
+        if not scores:
+            return torch.empty(*([self.encoder.depth] if self.encoder.all_layers else []), 0, 3)
+        return torch.cat(scores, dim=-2)
+
+
+def count_idf(encoder: Encoder, windows: Iterable[Corpus]) -> tuple[idf.Idf, Tokens | None]:
+    """Count IDF over the references of windows; what is held does not grow with their number.
 
     Returns:
-        float32 [N, 3], or [L, N, 3] with all layers; on the CPU.
+        The weights, and the ids of the last window.
+
+    Raises:
+        TextError: the tokenizer fails; names the text.
     """
-    reports.warn_of_cut_texts(tokens, encoder.max_length)
-    reports.warn_of_empty_texts(tokens, corpus)
-    tokenizer = encoder.tokenizer
-    token_weights = (
-        idf.uniform(tokens, (tokenizer.sep_token_id, tokenizer.cls_token_id))
-        if weights is None
-        else idf.weigh(tokens, weights)
-    )
-    if not len(corpus.pairs):
-        return torch.empty(*([encoder.depth] if encoder.all_layers else []), 0, 3)
-    progress.encoding(len(corpus.texts))
-    try:
-        scores = matching.score_pairs(
-            encoder,
-            tokens,
-            corpus.pairs,
-            token_weights,
-            batch_size=batch_size,
-            progress=progress.encoded,
-            when_encoded=progress.matching,
-        )
-    finally:
-        progress.close()
-    if corpus.sizes is not None:
-        scores = matching.best_of_references(scores, corpus.sizes)
-    reports.warn_of_nan(scores, tokens, token_weights)
-    return scores
+    counter, tokens = idf.Counter(), None
+    for window in windows:
+        try:
+            tokens = encoder.tokenize(window.texts)
+        except TextError as error:
+            named, _ = _name(error, window)
+            raise named from named.__cause__
+        counter.add(tokens, window.references)
+    return counter.idf(), tokens
+
+
+def default_cache_bytes(encoder: Encoder) -> int:
+    """Return how many bytes of embeddings are kept where nobody says it."""
+    return max(DEFAULT_BYTES, sum(int(weight.nbytes) for weight in encoder.model.parameters()))
 
 
 def as_triple(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -82,19 +160,6 @@ def as_device(device: str | torch.device | None) -> str | torch.device:
     return device
 
 
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return a dtype by its name.
-
-    Raises:
-        ValueError: it is none that scores can be computed in.
-    """
-    for known in _DTYPES:
-        if dtype in {known, str(known).removeprefix("torch.")}:
-            return known
-    msg = f"dtype: expected float32, bfloat16, float16 or float64, got {dtype}"
-    raise ValueError(msg)
-
-
 def need_language(lang: str | None, model_type: object, *, rescale: bool) -> None:
     """Raise AssertionError, as the reference does, where the language is not given but needed."""
     if lang is None and model_type is None:
@@ -103,3 +168,30 @@ def need_language(lang: str | None, model_type: object, *, rescale: bool) -> Non
     if rescale and lang is None:
         msg = "Need to specify Language when rescaling with baseline"
         raise AssertionError(msg)
+
+
+def _state(encoder: Encoder) -> tuple[object, ...]:
+    """Return what the embeddings of given ids depend on."""
+    parameter = next(encoder.model.parameters())
+    return (
+        encoder.model,
+        encoder.model.training,
+        encoder.all_layers,
+        encoder.tf32,
+        parameter.dtype,
+        parameter.device,
+    )
+
+
+def _name(error: TextError, window: Corpus) -> tuple[TextError, Corpus | None]:
+    """Name the text of an error, and return what of the window comes before it."""
+    if error.index is None:
+        first, last = (
+            window.source.candidate.format(window.first + i) for i in (0, len(window) - 1)
+        )
+        named, before = TextError(f"{first} to {last} and their references: {error}"), None
+    else:
+        item, place = window.first_place(error.index)
+        named, before = TextError(f"{place}: {error}", window.first + item), window.head(item)
+    named.__cause__ = error.__cause__
+    return named, before

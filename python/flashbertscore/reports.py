@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashbertscore.inputs import Corpus
+    from flashbertscore.corpus import Corpus
     from flashbertscore.tokens import Tokens
 
 # Indices that a warning spells out.
@@ -19,42 +19,72 @@ _NAMED = 10
 
 
 class Progress:
-    """The messages that the reference prints with `verbose`, and its bar on standard error."""
+    """The messages that the reference prints with `verbose`, and its bar on standard error.
 
-    def __init__(self, *, verbose: bool) -> None:
-        """Print only if `verbose`."""
-        self._verbose = verbose
-        self._start = time.perf_counter()
+    The bar counts texts, duplicates and those whose embeddings are kept as well, and shows how many
+    tokens a second go through the model.
+    """
+
+    def __init__(
+        self, *, messages: bool = False, bar: bool = False, texts: int | None = None
+    ) -> None:
+        """Print the messages, show the bar, or both; `texts` is how many there will be."""
+        self._messages = messages
+        self._shown = bar
+        self._texts = texts
+        self._start = self._began = time.perf_counter()
         self._bar: Any = None
+        self._encoded = self._counted = self._tokens = 0
+        self._lengths = torch.zeros(1, dtype=torch.int64)
 
     def say(self, message: str) -> None:
         """Print a message to standard output and start the clock anew."""
         self._start = time.perf_counter()
-        if self._verbose:
+        if self._messages:
             print(message)  # noqa: T201 - where asked for
 
-    def encoding(self, texts: int) -> None:
-        """Begin the bar over the texts that are encoded."""
-        if self._verbose:
+    def encoding(self) -> None:
+        """Begin the bar."""
+        if self._messages:
+            print("computing bert embedding.")  # noqa: T201 - where asked for
+        if self._shown:
             from tqdm import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 - for a bar only
 
-            print("computing bert embedding.")  # noqa: T201 - where asked for
-            self._bar = tqdm(total=texts, unit="texts")
+            self._bar = tqdm(total=self._texts, unit="texts")
+            self._began = time.perf_counter()
+
+    def chunk(self, tokens: Tokens) -> None:
+        """Tell of the texts that are encoded next: longest first, see `Encoder.encode`."""
+        if self._bar is not None:
+            self._tokens += int(self._lengths[-1])
+            longest_first = tokens.lengths.sort(descending=True).values
+            self._lengths = torch.cat([longest_first.new_zeros(1), longest_first.cumsum(0)])
+            self._encoded = 0
 
     def encoded(self, texts: int) -> None:
         """Move the bar on."""
         if self._bar is not None:
+            self._encoded += texts
+            self._counted += texts
+            tokens = self._tokens + int(self._lengths[self._encoded])
+            seconds = time.perf_counter() - self._began
+            self._bar.set_postfix_str(f"{tokens / seconds:,.0f} tokens/s", refresh=False)
             self._bar.update(texts)
 
+    def window(self, texts: int) -> None:
+        """Count the texts of a window that is done and did not have to be encoded as well."""
+        if self._bar is not None:
+            self._bar.update(texts - self._counted)
+            self._counted = 0
+
     def matching(self) -> None:
-        """End the bar: all that is left is to match what was encoded last."""
-        self.close()
-        if self._verbose:
+        """Tell that everything is encoded; all that is left is to match what came last."""
+        if self._messages:
             print("computing greedy matching.")  # noqa: T201 - where asked for
 
     def done(self, sentences: int | None = None) -> None:
         """Print the time since the last message."""
-        if self._verbose:
+        if self._messages:
             took = time.perf_counter() - self._start
             rate = "" if sentences is None else f", {sentences / took:.2f} sentences/sec"
             print(f"done in {took:.2f} seconds{rate}")  # noqa: T201 - where asked for
@@ -66,46 +96,84 @@ class Progress:
             self._bar = None
 
 
-def warn_of_cut_texts(tokens: Tokens, max_length: int | None) -> None:
-    """Warn once if texts were longer than the model can take."""
-    if tokens.cut.any():
-        _warn(
-            f"{int(tokens.cut.sum())} of {len(tokens)} distinct texts are longer than the "
-            f"{max_length} tokens that the model takes and were cut: {tokens.tokens_seen} of "
-            f"{tokens.tokens_total} tokens are scored"
-        )
+class Notices:
+    """What is odd about texts and scores, gathered over a call to be said once."""
+
+    def __init__(self, max_length: int | None) -> None:
+        """Begin a call; `max_length` is how many tokens the model takes."""
+        self._max_length = max_length
+        self.tokens_seen = self.tokens_total = 0
+        self._texts = self._cut = 0
+        self._empty, self._nan = _Places(), _Places()
+        self._weightless = False
+        self._told: set[str] = set()
+
+    def texts(self, tokens: Tokens, corpus: Corpus) -> None:
+        """Take note of the texts of a window."""
+        self.tokens_seen += tokens.tokens_seen
+        self.tokens_total += tokens.tokens_total
+        self._texts += len(tokens)
+        self._cut += int(tokens.cut.sum())
+        if tokens.empty.any():
+            self._empty.add(corpus.places(tokens.empty))
+
+    def scores(
+        self, scores: torch.Tensor, tokens: Tokens, weights: torch.Tensor, first: int
+    ) -> None:
+        """Take note of the scores of a window: [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
+        nan = scores.isnan().any(dim=-1)
+        nan = nan.any(dim=0) if nan.dim() > 1 else nan
+        if not nan.any():
+            return
+        text = torch.repeat_interleave(tokens.lengths)
+        totals = torch.zeros(len(tokens)).index_add_(0, text, weights)
+        self._weightless |= bool((totals[~tokens.empty] == 0).any())
+        self._nan.add([f"pair {first + i}" for i in nan.nonzero().squeeze(1).tolist()])
+
+    def warn(self, stacklevel: int, *, again: bool = True) -> None:
+        """Warn once of each kind; `again`: also of kinds of which a warning was given before.
+
+        Args:
+            stacklevel: as of `warnings.warn`, seen from the caller of this.
+            again: False in the middle of a stream, where more is to come.
+        """
+        found: dict[str, str] = {}
+        if self._cut:
+            found["cut"] = (
+                f"{self._cut} of {self._texts} distinct texts are longer than the "
+                f"{self._max_length} tokens that the model takes and were cut: {self.tokens_seen} "
+                f"of {self.tokens_total} tokens are scored"
+            )
+        if self._empty.count:
+            found["empty"] = (
+                f"{self._empty}: no tokens in the text; the raw scores of its pairs are 0"
+            )
+        if self._nan.count:
+            why = (
+                "the token weights of a text sum to 0 (IDF counted over one reference, or over "
+                "references that are all the same, gives every token in them 0; so does a text of "
+                "special tokens only)"
+                if self._weightless
+                else "the model gives embeddings that are not finite"
+            )
+            found["nan"] = f"{self._nan}: P or R is NaN and F1 is 0, because {why}"
+        for kind, message in found.items():
+            if message not in self._told and (again or kind not in self._told):
+                self._told |= {kind, message}
+                warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
 
 
-def warn_of_empty_texts(tokens: Tokens, corpus: Corpus) -> None:
-    """Warn once if texts have no tokens of their own."""
-    if tokens.empty.any():
-        places = corpus.places(tokens.empty)
-        _warn(f"{_some(places)}: no tokens in the text; the raw scores of its pairs are 0")
+class _Places:
+    """Names of places, of which only the first are spelled out."""
 
+    def __init__(self) -> None:
+        self.count = 0
+        self._named: list[str] = []
 
-def warn_of_nan(scores: torch.Tensor, tokens: Tokens, weights: torch.Tensor) -> None:
-    """Warn once if P or R is NaN; `scores` is [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
-    nan = scores.isnan().any(dim=-1)
-    nan = nan.any(dim=0) if nan.dim() > 1 else nan
-    if not nan.any():
-        return
-    text = torch.repeat_interleave(tokens.lengths)
-    totals = torch.zeros(len(tokens)).index_add_(0, text, weights)
-    places = [f"pair {i}" for i in nan.nonzero().squeeze(1).tolist()]
-    why = (
-        "the token weights of a text sum to 0 (IDF counted over one reference, or over references "
-        "that are all the same, gives every token in them 0; so does a text of special tokens only)"
-        if (totals[~tokens.empty] == 0).any()
-        else "the model gives embeddings that are not finite"
-    )
-    _warn(f"{_some(places)}: P or R is NaN and F1 is 0, because {why}")
+    def add(self, places: Sequence[str]) -> None:
+        self.count += len(places)
+        self._named += places[: _NAMED - len(self._named)]
 
-
-def _some(places: Sequence[str]) -> str:
-    rest = len(places) - _NAMED
-    return ", ".join(places[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _warn(message: str) -> None:
-    # The levels between a caller and here: score, the run, warn_of_..., _warn.
-    warnings.warn(message, UserWarning, stacklevel=5)
+    def __str__(self) -> str:
+        rest = self.count - _NAMED
+        return ", ".join(self._named) + (f" and {rest} more" if rest > 0 else "")

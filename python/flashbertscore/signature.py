@@ -52,7 +52,7 @@ def get_signature(
     tokenizer: str,
     max_length: int | None,
     layer: int | None,
-    dtype: torch.dtype,
+    dtype: str,
     idf: str,
     baseline: str,
 ) -> str:
@@ -64,7 +64,7 @@ def get_signature(
         tokenizer: class of the tokenizer.
         max_length: ids that a text may have.
         layer: None for all of them.
-        dtype: of the model.
+        dtype: of the model, "tf32" where products are rounded to it.
         idf: "no", "yes" or "given".
         baseline: "no", "shipped" or the path of a file.
     """
@@ -74,7 +74,7 @@ def get_signature(
         "layer": "all" if layer is None else layer,
         "tokenizer": tokenizer,
         "max_length": max_length or "none",
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype,
         "idf": idf,
         "baseline": baseline,
         "rules": RULES,

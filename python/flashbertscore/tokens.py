@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-# Texts a call of the tokenizer gets at once: its intermediate objects take a hundred times the
+# What a call of the tokenizer gets at once: its intermediate objects take a hundred times the
 # memory of the ids.
-_CHUNK = 2048
+_CHUNK = 2048  # texts
+_CHUNK_CHARACTERS = 262_144
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Tokens:
         """Return the number of texts n."""
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> torch.Tensor:
         """Ids that each text has, int64 [n]."""
         return self.offsets.diff()
@@ -59,10 +61,7 @@ class Tokens:
 
     def rows(self, texts: torch.Tensor) -> torch.Tensor:
         """Positions in `ids` of the ids of `texts` (int64 [k]), one text after another."""
-        lengths = self.lengths[texts]
-        starts = self.offsets[:-1][texts]
-        first = lengths.cumsum(0) - lengths
-        return torch.arange(int(lengths.sum())) + (starts - first).repeat_interleave(lengths)
+        return ranges(self.offsets[:-1][texts], self.lengths[texts])
 
     def select(self, texts: torch.Tensor) -> Tokens:
         """Return the tokens of some texts, in the order of `texts` (int64 [k])."""
@@ -75,6 +74,20 @@ class Tokens:
         """Return the ids as one list a text."""
         ids, offsets = self.ids.tolist(), self.offsets.tolist()
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+class TextError(RuntimeError):
+    """A text that the tokenizer or the model fails on.
+
+    Attributes:
+        index: which text; out of `score` or a scorer, the candidate that it is or belongs to. None
+            where no single text fails alone.
+    """
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        """Say what happened, and to which text."""
+        super().__init__(message)
+        self.index = index
 
 
 def tokenize(
@@ -99,9 +112,12 @@ def tokenize(
             tokenizer would cut it. None: no limit.
 
     Raises:
+        TextError: the tokenizer fails on a text, named by its number.
         ValueError: `max_length` leaves no room for a token beside the special ones.
     """
-    nothing = _call(tokenizer, [""])[0]
+    runs = _runs(texts)
+    # The empty text goes along with the first run: a call of its own costs as much as two texts.
+    *encoded, nothing = _encode(tokenizer, [*_prepare(next(runs, []), space=prefix_space), ""], 0)
     if max_length is not None and max_length <= len(nothing):
         msg = (
             f"model_max_length: expected more than {len(nothing)}, the number of special tokens, "
@@ -112,11 +128,8 @@ def tokenize(
     lengths: list[int] = []
     totals: list[int] = []
     empty: list[bool] = []
-    for start in range(0, len(texts), _CHUNK):
-        stripped = [text.strip() for text in texts[start : start + _CHUNK]]
-        if prefix_space:
-            stripped = [" " + text if text else text for text in stripped]
-        for found in _call(tokenizer, stripped):
+    while encoded:
+        for found in encoded:
             kept = found
             if max_length is not None and len(found) > max_length:
                 kept = _truncate(found, max_length, tokenizer)
@@ -124,6 +137,8 @@ def tokenize(
             lengths.append(len(kept))
             totals.append(len(found))
             empty.append(found == nothing)
+        run = _prepare(next(runs, []), space=prefix_space)
+        encoded = _encode(tokenizer, run, len(lengths)) if run else []
     return Tokens(
         # frombuffer refuses an empty buffer
         torch.frombuffer(ids, dtype=torch.int64) if ids else torch.empty(0, dtype=torch.int64),
@@ -131,6 +146,37 @@ def tokenize(
         torch.tensor(totals, dtype=torch.int64),
         torch.tensor(empty, dtype=torch.bool),
     )
+
+
+def _runs(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    start = 0
+    while start < len(texts):
+        stop, size = start + 1, len(texts[start])
+        while stop < len(texts) and stop - start < _CHUNK and size < _CHUNK_CHARACTERS:
+            size += len(texts[stop])
+            stop += 1
+        yield texts[start:stop]
+        start = stop
+
+
+def _prepare(texts: Sequence[str], *, space: bool) -> list[str]:
+    stripped = [text.strip() for text in texts]
+    return [" " + text if text else text for text in stripped] if space else stripped
+
+
+def _encode(tokenizer: Any, texts: list[str], first: int) -> list[list[int]]:
+    """Call the tokenizer; `first` is the number of the first text, for what fails."""
+    try:
+        return _call(tokenizer, texts)
+    except Exception as error:
+        for number, text in enumerate(texts, start=first):
+            try:
+                _call(tokenizer, [text])
+            except Exception as alone:  # noqa: PERF203 - whichever fails
+                msg = f"the tokenizer failed: {type(alone).__name__}: {alone}"
+                raise TextError(msg, number) from alone
+        msg = f"the tokenizer failed: {type(error).__name__}: {error}"
+        raise TextError(msg) from error
 
 
 def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:
@@ -159,6 +205,12 @@ def _truncate(ids: list[int], max_length: int, tokenizer: Any) -> list[int]:
     room = max_length - before - after
     own = own[-room:] if tokenizer.truncation_side == "left" else own[:room]
     return ids[:before] + own + ids[len(ids) - after :]
+
+
+def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return start, start + 1, ... start + length - 1 of each, one after another, int64."""
+    first = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) + (starts - first).repeat_interleave(lengths)
 
 
 def _offsets(lengths: torch.Tensor) -> torch.Tensor:

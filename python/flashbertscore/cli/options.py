@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-
+from flashbertscore.cli import arguments
 from flashbertscore.scorer import BERTScorer
 
-_DTYPES = ("float32", "bfloat16", "float16", "float64")
+if TYPE_CHECKING:
+    import argparse
 
 
-def add_scorer(parser: Any) -> None:  # noqa: ANN401 - argparse's parsers
+def add_scorer(parser: argparse.ArgumentParser) -> None:
     """Add the options of :func:`make_scorer`."""
-    add = parser.add_argument_group("model").add_argument
-    add("--lang", help="language of the texts, such as en, which settles the default model")
-    add("-m", "--model", help="name on the Hub or folder of the model")
-    add("--revision", help="branch, tag or commit of the model on the Hub")
-    add("-l", "--num-layers", type=int, metavar="K", help="layer of the embeddings")
-    add("--device", type=device, help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
-    add("--dtype", choices=_DTYPES, default="float32", help="of the model (default: float32)")
+    add = arguments.add_model(parser)
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
     add = parser.add_argument_group("score").add_argument
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
@@ -43,16 +36,3 @@ def make_scorer(args: argparse.Namespace, references: list[str]) -> BERTScorer:
         dtype=args.dtype,
         revision=args.revision,
     )
-
-
-def device(name: str) -> str:
-    """Return the name of a device that torch has here; for argparse."""
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        msg = f"{name!r} is no device of torch"
-        raise argparse.ArgumentTypeError(msg) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        msg = f"{name!r} asked for, but torch sees no GPU here"
-        raise argparse.ArgumentTypeError(msg)
-    return name

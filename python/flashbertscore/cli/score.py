@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import errno
-import io
 import json
 import math
 import sys
 import textwrap
-from typing import Any, cast
+from array import array
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from flashbertscore.cli import files
+from flashbertscore.cli import arguments, files
 from flashbertscore.scorer import BERTScorer
 
-_DTYPES = ("float32", "bfloat16", "float16", "float64")
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
 _NAMES = ("precision", "recall", "f1")
 
 
@@ -35,13 +35,7 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
     add("-c", "--cand", required=True, metavar="FILE", help="candidates, one a line; - is stdin")
     add("-r", "--ref", required=True, nargs="+", metavar="FILE", help="references, one a line")
     add("--text", action="store_true", help="-c and -r are the texts themselves, not files")
-    add = parser.add_argument_group("model").add_argument
-    add("--lang", help="language of the texts, such as en, which settles the default model")
-    add("-m", "--model", help="name on the Hub or folder of the model")
-    add("--revision", help="branch, tag or commit of the model on the Hub")
-    add("-l", "--num-layers", type=int, metavar="K", help="layer of the embeddings")
-    add("--device", type=_device, help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
-    add("--dtype", choices=_DTYPES, default="float32", help="of the model (default: float32)")
+    add = arguments.add_model(parser)
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
     add = parser.add_argument_group("score").add_argument
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
@@ -56,61 +50,63 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
 
 
 def _run(args: argparse.Namespace) -> None:
-    candidates, references = _read(args)
-    scorer = BERTScorer(
-        args.model,
-        num_layers=args.num_layers,
-        batch_size=args.batch_size,
-        idf=args.idf,
-        idf_sents=[text for group in references for text in group] if args.idf else None,
-        device=args.device,
-        lang=args.lang,
-        rescale_with_baseline=args.rescale_with_baseline or args.baseline_path is not None,
-        baseline_path=args.baseline_path,
-        dtype=args.dtype,
-        revision=args.revision,
-    )
-    # On a terminal the scorer shows its progress bar there, on stderr; the messages that it would
-    # print beside it are bert-score's, not ours.
-    with contextlib.redirect_stdout(io.StringIO()):
-        found = scorer.score(candidates, references, verbose=sys.stderr.isatty())
-    scores = cast("tuple[Tensor, Tensor, Tensor]", found)
-    report = _report(scorer, scores, len(references[0]))
-    rows = list(zip(*(x.tolist() for x in scores), strict=True))
+    with _read(args) as texts:
+        scorer = BERTScorer(
+            args.model,
+            num_layers=args.num_layers,
+            batch_size=args.batch_size,
+            idf=args.idf,
+            idf_sents=(text for _, group in texts for text in group) if args.idf else None,
+            device=args.device,
+            lang=args.lang,
+            rescale_with_baseline=args.rescale_with_baseline or args.baseline_path is not None,
+            baseline_path=args.baseline_path,
+            dtype=args.dtype,
+            revision=args.revision,
+        )
+        references = len(args.ref)
+        rows: Iterator[tuple[float, ...]] = scorer.score_stream(
+            texts, verbose=sys.stderr.isatty(), total=len(texts) * (1 + references)
+        )
+        if args.tsv:
+            rows = _printed(rows)
+        # What is printed after the summary waits for it: three floats a pair.
+        kept = array("f")
+        report = _report(
+            scorer, rows, references, keep=kept if args.seg_level and not args.tsv else None
+        )
+    segments = zip(kept[::3], kept[1::3], kept[2::3], strict=True)
     if args.json:
         if args.seg_level:
-            report["segments"] = [dict(zip(_NAMES, map(_number, row), strict=True)) for row in rows]
+            report["segments"] = [
+                dict(zip(_NAMES, map(_number, row), strict=True)) for row in segments
+            ]
         print(json.dumps(report, indent=2))
     elif args.tsv:
-        print("pair", *_NAMES, sep="\t")
-        for i, row in enumerate(rows, start=1):
-            print(i, *(f"{x:.6f}" for x in row), sep="\t")
         print(_summary(report), file=sys.stderr)
     else:
         print(_summary(report))
         if args.seg_level:
             print(f"\n{'pair':>8}  {'P':>9}  {'R':>9}  {'F1':>9}")
-            for i, row in enumerate(rows, start=1):
+            for i, row in enumerate(segments, start=1):
                 print(f"{i:8d}", *(f"{x:9.6f}" for x in row), sep="  ")
 
 
-def _device(name: str) -> str:
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        msg = f"{name!r} is no device of torch"
-        raise argparse.ArgumentTypeError(msg) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        msg = f"{name!r} asked for, but torch sees no GPU here"
-        raise argparse.ArgumentTypeError(msg)
-    return name
+def _printed(rows: Iterable[tuple[float, ...]]) -> Iterator[tuple[float, ...]]:
+    """Print a table of the scores as they come."""
+    print("pair", *_NAMES, sep="\t")
+    for i, row in enumerate(rows, start=1):
+        print(i, *(f"{x:.6f}" for x in row), sep="\t")
+        yield row
 
 
-def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
+def _read(
+    args: argparse.Namespace,
+) -> AbstractContextManager[files.Parallel | list[tuple[str, list[str]]]]:
     if args.text:
-        return [args.cand], [args.ref]
+        return nullcontext([(args.cand, args.ref)])
     try:
-        return files.read_parallel(args.cand, args.ref)
+        return files.Parallel(args.cand, args.ref)
     except OSError as error:
         # A text in place of a file name can also be too long for one.
         if error.errno not in {errno.ENOENT, errno.ENAMETOOLONG}:
@@ -120,11 +116,23 @@ def _read(args: argparse.Namespace) -> tuple[list[str], list[list[str]]]:
         raise ValueError(msg) from None
 
 
-def _report(scorer: BERTScorer, scores: tuple[Tensor, ...], references: int) -> dict[str, Any]:
-    """Everything that one states beside a score, as JSON has it."""
+def _report(
+    scorer: BERTScorer,
+    rows: Iterable[tuple[float, ...]],
+    references: int,
+    *,
+    keep: array[float] | None,
+) -> dict[str, Any]:
+    """Everything that one states beside a score, as JSON has it; `keep` takes the rows."""
+    pairs, sums = 0, [0.0, 0.0, 0.0]
+    for row in rows:
+        pairs += 1
+        sums = [total + x for total, x in zip(sums, row, strict=True)]
+        if keep is not None:
+            keep.extend(row)
     return {
-        **{name: _number(float(x.mean())) for name, x in zip(_NAMES, scores, strict=True)},
-        "pairs": len(scores[0]),
+        **{name: _number(total / pairs) for name, total in zip(_NAMES, sums, strict=True)},
+        "pairs": pairs,
         "references": references,
         "model": scorer.model_type,
         "num_layers": scorer.num_layers,

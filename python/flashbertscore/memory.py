@@ -1,0 +1,156 @@
+"""Texts through the encoder within the memory that a device has; what fails is named."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from flashbertscore import precision
+from flashbertscore.tokens import TextError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flashbertscore.encoder import Encoder
+    from flashbertscore.tokens import Tokens
+
+# Padded tokens of a batch on CUDA. Below, kernels wait for their launches; above, nothing is won.
+LEAST_TOKENS = 512
+MOST_TOKENS = 65_536
+
+# Part of the free memory that a batch may take: the estimate of its need is rough, and embeddings,
+# workspace and other processes need some.
+_SHARE = 0.4
+
+# Floats that a layer holds at its peak, in hidden sizes: input, query, key, value, context, output
+# and two of the four times wider intermediate ones.
+_HIDDEN_SIZES = 16
+
+_log = logging.getLogger("flashbertscore")
+# Of models that ran out of memory: what fitted in the end.
+_found: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+def token_budget(free: int, bytes_per_token: int) -> int:
+    """Return how many padded tokens a batch may have: those that fit, within sensible limits.
+
+    Args:
+        free: bytes that are free on the device.
+        bytes_per_token: what a token needs at the peak of the forward pass.
+    """
+    return min(MOST_TOKENS, max(LEAST_TOKENS, int(_SHARE * free) // bytes_per_token))
+
+
+def bytes_per_token(config: Any, itemsize: int, longest: int, *, all_layers: bool) -> int:
+    """Estimate what a padded token needs at the peak of the forward pass.
+
+    Args:
+        config: of transformers.
+        itemsize: bytes of an element.
+        longest: tokens of the longest text.
+        all_layers: whether every hidden state stays.
+    """
+    hidden = getattr(config, "hidden_size", None) or 1024
+    states = _HIDDEN_SIZES + (getattr(config, "num_hidden_layers", None) or 24) * all_layers
+    floats = states * hidden
+    if getattr(config, "_attn_implementation", None) not in {"sdpa", "flash_attention_2"}:
+        # Scores and probabilities of every head: rows of `longest`.
+        floats += 2 * (getattr(config, "num_attention_heads", None) or 16) * longest
+    return int(itemsize * floats)
+
+
+def encode(
+    encoder: Encoder,
+    tokens: Tokens,
+    *,
+    batch_size: int,
+    progress: Callable[[int], object] | None = None,
+) -> torch.Tensor:
+    """Return `encoder.encode(tokens)`, on CUDA in batches that fit.
+
+    There a batch has as many tokens as fit the free memory, and at most those of `batch_size` texts
+    of the greatest length; running out of memory halves that, for this model from then on.
+
+    Raises:
+        TextError: the model fails on a text; it is named by its number in `tokens`.
+        ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        msg = f"batch_size: expected at least 1, got {batch_size}"
+        raise ValueError(msg)
+    try:
+        if encoder.device.type != "cuda":
+            return encoder.encode(tokens, batch_size=batch_size, progress=progress)
+        return _encode_on_cuda(encoder, tokens, batch_size, progress)
+    except Exception as error:
+        raise _blame(encoder, tokens, error) from error
+
+
+def _encode_on_cuda(
+    encoder: Encoder,
+    tokens: Tokens,
+    batch_size: int,
+    progress: Callable[[int], object] | None,
+) -> torch.Tensor:
+    longest = int(tokens.lengths.max()) if len(tokens) else 1
+    budget = _found.get(encoder.model) or _budget(encoder, longest)
+    budget = min(budget, batch_size * (encoder.max_length or longest))
+    while True:
+        told = 0
+
+        def tell(texts: int) -> None:
+            nonlocal told
+            told += texts
+            if progress is not None:
+                progress(texts)
+
+        try:
+            with precision.matrix_products(tf32=encoder.tf32, device=encoder.device):
+                return encoder.encode(
+                    tokens,
+                    batch_size=budget,
+                    token_budget=budget,
+                    progress=tell,
+                )
+        except torch.OutOfMemoryError:
+            if budget <= longest:  # one text of the longest: there is nothing to halve
+                raise
+            if progress is not None:
+                progress(-told)
+        # Out of the handler: the exception holds the frames, and with them the batch.
+        torch.cuda.empty_cache()
+        budget = max(longest, min(budget, int(tokens.lengths.sum())) // 2)
+        _found[encoder.model] = budget
+        _log.info("out of memory on %s: batches of %d tokens from now on", encoder.device, budget)
+
+
+def _budget(encoder: Encoder, longest: int) -> int:
+    free, _ = torch.cuda.mem_get_info(encoder.device)
+    # What torch's allocator holds and nobody uses is free as well.
+    free += torch.cuda.memory_reserved(encoder.device) - torch.cuda.memory_allocated(encoder.device)
+    itemsize = next(encoder.model.parameters()).element_size()
+    config = getattr(encoder.model, "config", None)
+    need = bytes_per_token(config, itemsize, longest, all_layers=encoder.all_layers)
+    return token_budget(free, need)
+
+
+def _blame(encoder: Encoder, tokens: Tokens, error: Exception) -> TextError:
+    """Find the first text that fails alone."""
+    if not isinstance(error, torch.OutOfMemoryError) and _is_alive(encoder.device):
+        for text in range(len(tokens)):
+            try:
+                encoder.encode(tokens.select(torch.tensor([text])))
+            except Exception as alone:  # noqa: BLE001, PERF203 - whatever a model raises
+                return TextError(f"the model failed: {type(alone).__name__}: {alone}", text)
+    return TextError(f"the model failed: {type(error).__name__}: {error}")
+
+
+def _is_alive(device: torch.device) -> bool:
+    """Whether the device still computes: after a failed assertion CUDA refuses everything."""
+    try:
+        return bool(torch.zeros(1, device=device).add(1).item() == 1)
+    except RuntimeError:
+        return False

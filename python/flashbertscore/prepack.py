@@ -1,0 +1,224 @@
+"""Linear layers of a loaded encoder on weights that oneDNN has packed once, on CPUs.
+
+torch gives nn.Linear in float32 to a matrix product that packs the weight at every call and, on
+some processors, uses half of the vector width. oneDNN's own product on a packed weight reaches the
+machine's limit, and applies the activation while the result is in registers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["PackedLinear", "available", "count", "prepack"]
+
+_log = logging.getLogger("flashbertscore")
+
+# Largest difference to nn.Linear, relative to the largest value, that a packed layer may have: some
+# ten roundings of a sum in the dtype.
+_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+
+# Below this many weights a product costs less than the call around it.
+_FEWEST_WEIGHTS = 4096
+
+
+class _Activation(NamedTuple):
+    """How oneDNN names an activation, and the module that computes it."""
+
+    name: str
+    algorithm: str
+    module: nn.Module
+
+
+class PackedLinear(nn.Module):
+    """An nn.Linear, and the activation behind it if there is one, on a packed weight.
+
+    It is the plain layer again, for good, as soon as someone reads its weight, moves it, trains it
+    or feeds it what the packed product does not take.
+
+    Args:
+        linear: the layer, float32 or bfloat16, on a CPU.
+        activation: applied to what the layer gives.
+
+    Raises:
+        RuntimeError: this build of torch, or this processor, cannot do it.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear, activation: _Activation | None = None) -> None:
+        """Pack the weight of `linear`."""
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.dtype = linear.weight.dtype
+        self.register_parameter("bias", linear.bias)
+        self.activation = activation.module if activation else nn.Identity()
+        self._name, self._algorithm = activation[:2] if activation else ("none", "")
+        self._packed: torch.Tensor | None = _pack(linear.weight)
+        self.train(linear.training)
+
+    @property
+    def packed(self) -> bool:
+        """Whether the packed weight is in use."""
+        return self._packed is not None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return activation(x weight^T + bias); x is [..., in_features]."""
+        if self._packed is not None:
+            if x.dtype == self.dtype and x.numel() > 0 and not _has_gradient(x):
+                out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
+                    x, self._packed, self.bias, self._name, [], self._algorithm
+                )
+                return out
+            self.unpack()
+        plain: torch.Tensor = self.activation(functional.linear(x, self.weight, self.bias))
+        return plain
+
+    def unpack(self) -> None:
+        """Become the plain layer."""
+        packed, self._packed = self._packed, None
+        if packed is not None:
+            self.register_parameter("weight", nn.Parameter(packed.to_dense()))
+
+    def train(self, mode: bool = True) -> PackedLinear:  # noqa: FBT001, FBT002 - as in nn.Module
+        """Set the mode; a layer that is trained is a plain one."""
+        if mode:
+            self.unpack()
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """Return what nn.Linear says of itself."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, packed={self.packed}"
+        )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PackedLinear:  # noqa: FBT001, FBT002
+        self.unpack()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._packed is not None:
+            destination[prefix + "weight"] = self._packed.to_dense()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the weight, which a packed layer has only from here on."""
+        if name == "weight" and self.__dict__.get("_packed") is not None:
+            self.unpack()
+        return super().__getattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with a weight that can be copied and pickled."""
+        state = dict(self.__dict__)
+        if self._packed is not None:
+            state["_packed"] = self._packed.to_dense()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Pack the weight again."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if self._packed is not None:
+            self._packed = _pack(self._packed)
+
+
+def prepack(model: nn.Module) -> int:
+    """Replace the linear layers of a model that is to be read only; return how many.
+
+    Those are replaced that are nn.Linear itself, in float32 or bfloat16 on a CPU, in a model in
+    eval mode, and give on random input what they gave before. All others stay as they are.
+    """
+    if model.training or not available():
+        return 0
+    known: dict[int, nn.Module] = {}  # a layer may stand in several places
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children skips
+            if type(child) is nn.Linear and child.weight.numel() >= _FEWEST_WEIGHTS:
+                if id(child) not in known:
+                    known[id(child)] = _replacement(parent, child)
+                setattr(parent, name, known[id(child)])
+    packed, total = count(model)
+    _log.debug("%d of %d linear layers of %s are packed", packed, total, type(model).__name__)
+    return packed
+
+
+def count(model: nn.Module) -> tuple[int, int]:
+    """Return how many linear layers of a model are packed, and how many it has."""
+    linears = [m for m in model.modules() if isinstance(m, (nn.Linear, PackedLinear))]
+    return sum(isinstance(m, PackedLinear) and m.packed for m in linears), len(linears)
+
+
+def available() -> bool:
+    """Whether this build of torch can pack weights."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    names = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
+    return all(hasattr(torch.ops.mkldnn, name) for name in names)
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor:
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # noqa: SLF001
+    return packed
+
+
+def _has_gradient(x: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def _replacement(parent: nn.Module, linear: nn.Linear) -> nn.Module:
+    """Return the packed layer, or `linear` itself where that would not do."""
+    weight = linear.weight
+    supported = weight.dtype in _TOLERANCE and weight.device.type == "cpu"
+    if weight.dtype == torch.bfloat16:
+        supported = supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+    if not supported or _has_hooks(linear):
+        return linear
+    activation = _activation_behind(parent, linear)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(7, linear.in_features, generator=generator).to(weight.dtype)
+    with torch.inference_mode():
+        expected = linear(x) if activation is None else activation.module(linear(x))
+        try:
+            packed = PackedLinear(linear, activation)
+            found = packed(x)
+        except (RuntimeError, NotImplementedError) as error:
+            _log.info("a linear layer stays as it is: %s", str(error).partition("\n")[0])
+            return linear
+        difference = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    if not difference <= _TOLERANCE[weight.dtype]:
+        _log.info("a linear layer stays as it is: packed, it differs by %.1e", difference)
+        return linear
+    if activation is not None:
+        parent.intermediate_act_fn = nn.Identity()
+    return packed
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks)  # noqa: SLF001
+    return any(hooks)
+
+
+def _activation_behind(parent: nn.Module, linear: nn.Linear) -> _Activation | None:
+    """Return the activation that `parent` applies to what `linear` gives, if oneDNN has it.
+
+    Known of one structure, which BERT and most families after it share: a module of nothing but a
+    linear layer `dense` and its activation `intermediate_act_fn`.
+    """
+    children = dict(parent.named_children())
+    if set(children) != {"dense", "intermediate_act_fn"} or children["dense"] is not linear:
+        return None
+    module = children["intermediate_act_fn"]
+    # transformers' GELUActivation holds the function that it calls.
+    function = getattr(module, "act", None)
+    if isinstance(module, nn.GELU):
+        return _Activation("gelu", module.approximate, module)
+    if type(module).__name__ == "GELUActivation" and function is functional.gelu:
+        return _Activation("gelu", "none", module)
+    if isinstance(module, nn.ReLU):
+        return _Activation("relu", "", module)
+    return None
