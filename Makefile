@@ -47,7 +47,11 @@ format: venv ## Format Python and C++
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CPP)
 
-bench: venv ## Measure the op beside torch; write benchmarks/results, README
+$(VENV)/.peers: $(VENV)/.packages
+	$(PIP) install -c constraints.txt --no-deps --group bench
+	touch $@
+
+bench: venv $(VENV)/.peers ## Measure the op beside torch; write benchmarks/results, README
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/render_readme.py
 

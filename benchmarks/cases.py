@@ -39,15 +39,23 @@ SIZES = {20: 1000, 32: 1000, 64: 500, 128: 250, 512: 16}
 
 EVERYONE = ("flashbertscore", "torch chain", "torch compile")
 
+ONE_DIRECTION = ("maxsim-cpu", "late-interaction-kernels")
+"""Kernels of others that run on a CPU, in float32: maxima of one side alone, without weights."""
+
 MAIN = [
-    OpCase(dtype, pairs, length, 768, 9, EVERYONE, (1, 0) if length == 32 else (1,))
-    for dtype in ("float32", "bfloat16")
+    OpCase("float32", pairs, length, 768, 9, EVERYONE + ONE_DIRECTION, (1, 0)[: 1 + (length == 32)])
+    for length, pairs in SIZES.items()
+] + [
+    OpCase("bfloat16", pairs, length, 768, 9, EVERYONE, (1, 0)[: 1 + (length == 32)])
     for length, pairs in SIZES.items()
 ]
 LONG = [
+    OpCase("float32", 1, 8192, 768, 3, threads=(1, 0)),
     OpCase("float32", 1, 16384, 768, 3, threads=(1, 0)),
     OpCase("bfloat16", 1, 16384, 768, 3),
 ]
+CALL = OpCase("float32", 1, 8, 384, 2001)
+"""What a call costs beside its arithmetic."""
 HUGE = OpCase("float32", 1, 100_000, 768, 1, ("flashbertscore",), (0,))
 OTHER_DIMS = [
     OpCase(dtype, pairs, length, dim, 9)
@@ -55,7 +63,7 @@ OTHER_DIMS = [
     for dim in (384, 1024)
     for length, pairs in SIZES.items()
 ]
-OP = [*MAIN, *LONG, HUGE, *OTHER_DIMS]
+OP = [*MAIN, *LONG, HUGE, CALL, *OTHER_DIMS]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The op on a GPU beside a device copy, a matrix product and what plain torch does.
 
 Writes one JSON file and prints a table: ``python benchmarks/gpu.py --out FILE [--quick]``. A case
-that fails is a row that says so; the rest is measured all the same.
+that fails is a row that says so; the rest is measured all the same. Kernels of others, where they
+are installed, come last (gpu_peers.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -19,40 +19,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import flashbertscore
+import gpu_peers
 from flashbertscore import functional
-from gpu_cases import DTYPES, LONG, SHORT, TARGETS, Case
+from gpu_cases import LONG, SHORT, TARGETS, Case
+from gpu_measure import embeddings, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-SECONDS = 0.12  # of runs per measurement
 BLOCK_BYTES = 4 << 30  # of similarities that torch's chain may hold at once
-
-
-def measure(call: Callable[[], object]) -> tuple[float, float]:
-    """Median milliseconds by CUDA events, and peak MiB beyond what was allocated before."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-    start = time.perf_counter()
-    call()
-    torch.cuda.synchronize()
-    once = max(time.perf_counter() - start, 1e-5)
-    runs = min(50, max(3, round(SECONDS / once)))
-    times = []
-    for _ in range(runs):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times), peak
 
 
 def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,15 +58,6 @@ def chain_in_blocks(
                 step(x[first : first + pairs, row : row + rows], y[first : first + pairs])
 
     return run
-
-
-def embeddings(case: Case) -> tuple[Tensor, Tensor]:
-    shape = (case.pairs, case.length, case.dim)
-    dtype = DTYPES[case.dtype]
-    return (
-        torch.randn(shape, device="cuda", dtype=dtype),
-        torch.randn(shape, device="cuda", dtype=dtype),
-    )
 
 
 def error(case: Case, x: Tensor, y: Tensor, scores: functional.Scores) -> dict[str, float]:
@@ -138,6 +106,7 @@ def run_case(case: Case, copy: float, *, quick: bool) -> dict[str, Any]:
         row["times_torch"] = row["torch_ms"] / row["ms"]
         # Compiling takes seconds a shape; the middle dimension stands for all.
         if case.dim == 768 and (long or case.length in (32, 128)) and case.length <= 16384:
+            torch._dynamo.reset()  # noqa: SLF001 - or it gives up after a few shapes
             compiled = torch.compile(chain, dynamic=False)
             row["compiled_ms"], row["compiled_peak_mib"] = measure(
                 chain_in_blocks(compiled, x, y, size)
@@ -181,7 +150,23 @@ def latency() -> dict[str, Any]:
     return {"case": "bf16 1x32 D=768", "call_us": queued * 1e6, "graph_us": replay * 1e3 / calls}
 
 
+def compare(peer: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A peer's row, with how many times our time for the same case it took."""
+    ours = next((row["ms"] for row in rows if row["case"] == peer["case"] and "ms" in row), None)
+    return {**peer, "times_ours": peer["ms"] / ours} if ours and "ms" in peer else peer
+
+
 def text(row: dict[str, Any]) -> str:
+    if "peer" in row:
+        head = f"{row['case']:<30}{row['peer']}: "
+        if "failed" in row:
+            known = row["failed"] == "not installed"
+            return head + (row["failed"] if known else f"failed: {row['failed']}")
+        times = f"{row['times_ours']:.1f}x our time, " if "times_ours" in row else ""
+        return (
+            f"{head}{row['ms']:.3f} ms, {times}{row['peak_mib']:.1f} MiB, "
+            f"P and R {row['difference']:.1e} from ours"
+        )
     if "failed" in row:
         return f"{row['case']:<30} FAILED {row['failed']}"
     if "graph_us" in row:
@@ -213,6 +198,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true", help="without torch's chain")
     parser.add_argument("--seconds", type=float, default=240, help="start no case after this")
+    parser.add_argument("--peer-seconds", type=float, default=40, help="for each other kernel")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu.py: no CUDA device", file=sys.stderr)
@@ -229,7 +215,13 @@ def main() -> int:
         "targets": TARGETS,
         "copy_tb_per_s": copy,
         "rows": [],
+        "peers": [],
     }
+
+    def save() -> None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
     print(f"{report['device']}, torch {torch.__version__}, copy {copy:.2f} TB/s")
     failed = 0
     # bf16 first, and short before long: what the targets are about.
@@ -252,8 +244,12 @@ def main() -> int:
         report["rows"].append(row)
         print(text(row), flush=True)
         torch.cuda.empty_cache()
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+        save()
+    for peer in gpu_peers.PEERS:
+        for found in gpu_peers.run(peer, arguments.peer_seconds):
+            report["peers"].append(compare(found, report["rows"]))
+            print(text(report["peers"][-1]), flush=True)
+        save()
     print(f"{time.perf_counter() - start:.0f} s")
     return int(failed > 0)
 

@@ -52,6 +52,13 @@ LONG = [
     Case(dtype, 1, length, 768) for dtype in ("bf16", "fp32") for length in (4096, 16384, 65536)
 ]
 
+# For the kernels of others (gpu_peers.py), which take seconds a shape to tune themselves.
+PEER_CASES = [
+    case
+    for case in SHORT + LONG
+    if case.dtype == "bf16" and case.dim == 768 and case.length in (32, 128, 4096, 16384)
+]
+
 TARGETS = {
     "short bf16": "75 % of the copy bandwidth",
     "long bf16": "330 TFLOP/s",

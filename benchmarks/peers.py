@@ -47,10 +47,31 @@ def torch_compile(x: Tensor, y: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, T
 
 _compiled: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None
 
+
+def maxsim_cpu(x: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    """maxsim-cpu: sums of row maxima; it takes one query at a time, of unit vectors."""
+    import maxsim_cpu as package  # noqa: PLC0415
+
+    x, y = (torch.nn.functional.normalize(side, dim=-1) for side in (x, y))
+    queries, documents = x.numpy(), y.numpy()
+    sums = [package.maxsim_scores(queries[i], documents[i : i + 1])[0] for i in range(len(queries))]
+    return torch.tensor(sums) / x.shape[1]
+
+
+def late_interaction_kernels(x: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    """late-interaction-kernels on a CPU: all queries with all documents, so one pair at a time."""
+    from late_interaction_kernels import reference  # noqa: PLC0415
+
+    sums = [reference.maxsim_reference(a, b, normalize=True) for a, b in zip(x, y, strict=True)]
+    return torch.stack(sums).flatten() / x.shape[1]
+
+
 OP_CONTENDERS: dict[str, Callable[..., object]] = {
     "flashbertscore": ours,
     "torch chain": torch_chain,
     "torch compile": torch_compile,
+    "maxsim-cpu": maxsim_cpu,
+    "late-interaction-kernels": late_interaction_kernels,
 }
 
 
@@ -64,7 +85,13 @@ def op_call(case: cases.OpCase, contender: str) -> Callable[[], object]:
     function = OP_CONTENDERS[contender]
     if contender == "torch compile":
         function(x, y, w, v)  # compiled for exactly these shapes
-    function(x[:1, :8], y[:1, :8], w[:1, :8], v[:1, :8])  # everything is loaded
+    start = [side[:1, :8].clone() for side in (x, y, w, v)]
+    found = function(*start)  # everything is loaded
+    if contender not in {"flashbertscore", "torch compile"}:  # and computes what we compute
+        precision = found[0] if isinstance(found, tuple) else found
+        weights = start[2:] if isinstance(found, tuple) else [torch.ones(1, 8)] * 2
+        expected = ours(*start[:2], *weights)[0]
+        torch.testing.assert_close(precision.float(), expected, atol=2e-2, rtol=0.0)
     return lambda: function(x, y, w, v)
 
 

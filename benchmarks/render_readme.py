@@ -44,6 +44,8 @@ def op_row(result: dict[str, Any], case: cases.OpCase, threads: int) -> str:
     ours = find(result, case.name, "flashbertscore", threads)
     cells = [case.dtype, f"{case.pairs:,} x {case.length:,} x {case.length:,}", f"{case.dim}"]
     cells += [f"{threads}", f"{1e3 * ours['median']:,.1f} ms"]
+    if case is cases.CALL:
+        cells[-1] = f"{1e6 * ours['median']:.1f} us"
     for contender in cases.EVERYONE[1:]:
         if contender in case.contenders:
             other = find(result, case.name, contender, threads)
@@ -76,6 +78,24 @@ def op_table(result: dict[str, Any]) -> list[str]:
     return lines + [
         op_row(result, case, threads or cores) for case in cases.OP for threads in case.threads
     ]
+
+
+def one_direction_table(result: dict[str, Any]) -> list[str]:
+    names = " | ".join(f"{peer} {result['versions'][peer]}" for peer in cases.ONE_DIRECTION)
+    lines = [
+        "| pairs x tokens x tokens, float32, D = 768, one thread | ours, both directions "
+        f"| {names} |",
+        "|---|---|---|---|",
+    ]
+    for case in cases.OP:
+        if set(cases.ONE_DIRECTION) <= set(case.contenders):
+            ours = find(result, case.name, "flashbertscore", 1)["median"]
+            cells = [f"{case.pairs:,} x {case.length} x {case.length}", f"{1e3 * ours:.1f} ms"]
+            for peer in cases.ONE_DIRECTION:
+                theirs = find(result, case.name, peer, 1)["median"]
+                cells.append(f"{1e3 * theirs:.1f} ms, {theirs / ours:.1f}x")
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
 
 
 def text_row(result: dict[str, Any], case: cases.TextCase) -> str:
@@ -128,7 +148,12 @@ def library_table(result: dict[str, Any]) -> list[str]:
     ]
 
 
-TABLES = {"op": op_table, "text": text_table, "library": library_table}
+TABLES = {
+    "op": op_table,
+    "text": text_table,
+    "library": library_table,
+    "maxsim": one_direction_table,
+}
 
 
 def render(match: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ from peak import peak
 
 RESULTS = Path(__file__).parent / "results"
 SCORES = cases.REPOSITORY / "build" / "scores"
-PACKAGES = ("torch", "transformers", "bert-score", "numpy")
+PACKAGES = ("torch", "transformers", "bert-score", "numpy", *cases.ONE_DIRECTION)
 
 
 def machine() -> dict[str, Any]:
@@ -114,7 +114,8 @@ def errors(name: str) -> dict[str, float]:
 
 def child(name: str, contender: str, threads: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name, contender, str(threads)]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
+    count = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **count}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=Path.cwd()
     )

@@ -3,7 +3,8 @@ EMULATED_BUILD := build/emulated
 EMULATED_SOURCES := $(wildcard csrc/cuda/*.cu) csrc/emulation/block.cpp csrc/emulation/fiber.cpp \
 	csrc/emulation/matrix.cpp
 EMULATED_HEADERS := $(wildcard csrc/core/*.h csrc/cuda/*.h csrc/cuda/*.cuh csrc/emulation/*.h)
-EMULATED_FLAGS := -std=c++20 -g -Wall -Wextra -Wno-unknown-pragmas -Icsrc -DFLASHBERTSCORE_EMULATED
+EMULATED_FLAGS := -std=c++20 -g -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -Icsrc \
+	-DFLASHBERTSCORE_EMULATED
 SANITIZERS_plain := -O2
 SANITIZERS_tsan := -O1 -fsanitize=thread -DFLASHBERTSCORE_TSAN
 SANITIZERS_asan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -49,7 +50,7 @@ NVCC ?= nvcc
 GPU_ARCHITECTURE ?= native
 build/gpu/%.o: csrc/cuda/%.cu $(EMULATED_HEADERS)
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++20 -O3 -lineinfo -arch=$(GPU_ARCHITECTURE) -Icsrc -c $< -o $@
+	$(NVCC) -std=c++20 -O3 --fmad=false -lineinfo -arch=$(GPU_ARCHITECTURE) -Icsrc -c $< -o $@
 build/gpu/kernel_test: tests/cpp/kernel_test.cpp tests/cpp/matching.h $(patsubst csrc/cuda/%.cu,build/gpu/%.o,$(wildcard csrc/cuda/*.cu))
 	$(NVCC) -std=c++20 -O2 -arch=$(GPU_ARCHITECTURE) -Icsrc $(filter-out %.h,$^) -o $@
 

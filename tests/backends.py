@@ -25,6 +25,18 @@ EMULATED_BACKWARD = functools.partial(backward.planned, _emulated, 0)
 OPS = torch.ops.flashbertscore
 
 
+def transfer(value: Tensor, device: str) -> Tensor:
+    """A copy on ``device`` with the strides and the place in its buffer of ``value``.
+
+    ``Tensor.to`` would give rows that are packed and start at a multiple of 512 bytes.
+    """
+    buffer = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
+    view = buffer.to(device, copy=True).as_strided(
+        value.shape, value.stride(), value.storage_offset()
+    )
+    return torch._neg_view(view) if value.is_neg() else view
+
+
 @dataclass(frozen=True)
 class Backend:
     """An implementation of the op. ``bitwise``: whether it promises the same bits everywhere."""
@@ -53,7 +65,7 @@ class Backend:
         """Call with copies of all tensors on the GPU; scores as CPU tensors."""
 
         def move(value: Any) -> Any:
-            return value.cuda() if isinstance(value, Tensor) else value
+            return transfer(value, "cuda") if isinstance(value, Tensor) else value
 
         scores = op(*map(move, args), **{name: move(value) for name, value in kwargs.items()})
         return Scores(*(value.cpu() for value in scores))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGETS = ("sm_80", "sm_90")
-FLAGS = ("-std=c++20", "-O3", "-Xptxas", "-v", "-Werror", "all-warnings")
+FLAGS = ("-std=c++20", "-O3", "--fmad=false", "-Xptxas", "-v", "-Werror", "all-warnings")
 
 
 def require(tool: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flashbertscore
-from flashbertscore import diagnostics, encoder
+from flashbertscore import diagnostics, encoder, prepack
 from flashbertscore.cli import main
 
 TinyModel = Callable[[str], str]
@@ -38,14 +38,13 @@ def test_a_model(capsys: pytest.CaptureFixture[str], tiny_model: TinyModel) -> N
     path = tiny_model("bert")
     found = report(capsys, "-m", path, "-l", "3", "--device", "cpu")
     loaded = encoder.load(path, 3)
-    count = sum(parameter.numel() for parameter in loaded.model.parameters())
+    count = prepack.numel(loaded.model)
     assert found["model"] == f"BertModel of {path}"
     assert found["weights"] == f"{count:,} float32 on cpu"
     assert found["attention"] == "sdpa"
-    prepacked, linears = diagnostics.prepacked_linears(loaded.model)
+    packed, linears = prepack.count(loaded.model)
     assert linears == 3 * 6 + 1  # the pooler
-    assert 0 <= prepacked <= linears
-    assert found["prepacked linears"] == f"{prepacked} of {linears}"
+    assert found["linear layers"] == f"{packed} of {linears} on packed weights"
 
 
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

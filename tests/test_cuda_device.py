@@ -38,6 +38,27 @@ def test_captures_into_a_graph(dtype: torch.dtype, n: int) -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
+def test_packed_documents_are_not_captured_into_a_graph() -> None:
+    """A replay would copy their schedule from memory of the host that is free by then."""
+    x, offsets = torch.randn(40, 64, device="cuda"), torch.tensor([0, 15, 40])
+    expected = functional.bertscore_packed(x, offsets, x, offsets)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        assert (2 * x).shape == x.shape  # torch warns of an empty graph
+        with pytest.raises(RuntimeError, match=r"^packed documents cannot be scored in a stream"):
+            functional.bertscore_packed(x, offsets, x, offsets)
+    after = functional.bertscore_packed(x, offsets, x, offsets)
+    for got, want in zip(after, expected, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_names_the_argument_that_is_on_another_device() -> None:
+    x, y = pair()
+    with pytest.raises(ValueError, match=r"^reference: expected device cpu, got cuda:0"):
+        functional.bertscore(x.cpu(), y)
+    with pytest.raises(ValueError, match=r"^reference: expected device cuda:0, got cpu"):
+        functional.bertscore(x, y.cpu())
+
+
 def test_never_waits_for_the_device() -> None:
     x, y = pair()
     functional.bertscore(x, y)

@@ -11,6 +11,8 @@ from flashbertscore import oracle
 # Edges of the row tiles (6, 12), of vectors (2 to 16), of panels (4 to 32 columns) and of short
 # pairs (48).
 LENGTHS = [1, 2, 5, 6, 7, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65]
+# Edges of the CUDA tiles of long pairs.
+TILES = [127, 128, 129, 255, 256, 257, 511, 512, 513]
 # Edges of vectors and of the 256-long chains that a dot product is summed in.
 DIMS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 255, 256, 257, 384, 511, 512, 513, 1000]
 
@@ -21,6 +23,16 @@ def test_lengths(op: Backend, n: int) -> None:
         # All similarities negative: a column too many shows as a maximum of 0.
         x, y = torch.rand(1, n, 9) + 0.1, -torch.rand(1, m, 9) - 0.1
         assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("n", TILES)
+def test_tiles(op: Backend, n: int, dtype: torch.dtype) -> None:
+    for m in (n, 1, 129):
+        for count in (1, 4):  # four are more than the emulated device has multiprocessors
+            x, y = torch.rand(count, n, 16) + 0.1, -torch.rand(count, m, 16) - 0.1
+            x, y = x.to(dtype), y.to(dtype)
+            assert_matches_oracle(op.bertscore(x, y), oracle.bertscore(x, y), dtype)
 
 
 @pytest.mark.parametrize("dim", DIMS)

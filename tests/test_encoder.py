@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from flashbertscore import encoder, loading
+from flashbertscore import encoder, loading, prepack
 from flashbertscore.encoder import batches, load
 from helpers.texts import SENTENCES
 from helpers.tiny_models import FAMILIES, save_model
@@ -267,3 +267,17 @@ def test_a_folder_has_no_revision_to_pin(tiny_model: TinyModel) -> None:
     loaded = load(tiny_model("bert"), 2, revision="main")
     assert loaded.revision is None
     assert loading.wants_prefix_space(loaded.tokenizer) is False
+
+
+def test_the_switch(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_model("bert")
+    found = {}
+    for value in ("plain", "fast"):
+        monkeypatch.setenv(encoder.SWITCH, value)
+        loaded = encoder.load(path, 3)
+        found[value] = loaded.encode(loaded.tokenize(["a text", "another one"]))
+        assert (prepack.count(loaded.model)[0] > 0) == (value == "fast" and prepack.available())
+    torch.testing.assert_close(found["fast"], found["plain"], atol=1e-5, rtol=1e-5)
+    monkeypatch.setenv(encoder.SWITCH, "quick")
+    with pytest.raises(ValueError, match="FLASHBERTSCORE_ENCODER: expected fast or plain, got qui"):
+        encoder.load(path, 3)

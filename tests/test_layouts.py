@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backends import Backend, assert_matches_oracle, pack
+from backends import Backend, assert_matches_oracle, pack, transfer
 from flashbertscore import oracle
 
 MASKS = {
@@ -72,6 +72,9 @@ def test_strided_inputs(op: Backend) -> None:
     expected = op.bertscore(x, y)
     for name, view in strided_views(x).items():
         assert torch.equal(view, x), name
+        moved = transfer(view, "cpu")  # what a backend on a device would see
+        assert torch.equal(moved, x), name
+        assert (moved.stride(), moved.storage_offset()) == (view.stride(), view.storage_offset())
         op.assert_same(op.bertscore(view, y), expected)
 
 

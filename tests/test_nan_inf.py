@@ -32,6 +32,20 @@ def test_bad_value_stays_in_its_pair(op: Backend, bad: float, dtype: torch.dtype
                 op.assert_same(Scores(*one), Scores(*other))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_bad_value_at_a_corner_of_a_large_tile(op: Backend, dtype: torch.dtype) -> None:
+    positions = [0, 63, 64, 127, 128, 255, 256, 259]  # of CUDA tiles
+    x, y = (torch.randn(len(positions) + 1, 260, 8).to(dtype) for _ in range(2))
+    clean = op.bertscore(x, y)
+    for side in (0, 1):
+        sides = [x.clone(), y.clone()]
+        for pair, position in enumerate(positions):
+            sides[side][pair, position, position % 8] = BAD[pair % 3]
+        scores = op.bertscore(*sides)
+        assert all(values[:-1].isnan().all() for values in scores)
+        op.assert_same(Scores(*(v[-1:] for v in scores)), Scores(*(v[-1:] for v in clean)))
+
+
 def test_bad_value_under_the_mask_is_no_value(op: Backend) -> None:
     x, y = torch.randn(2, 6, 8), torch.randn(2, 7, 8)
     x_mask, y_mask = torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 7, dtype=torch.bool)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,3 +149,34 @@ def test_a_device_without_a_kernel_gets_the_tiled_path_and_says_so_once(
         for _ in range(3):
             ops._padded_elsewhere(torch.ones(1, 2, 3), torch.ones(1, 2, 3))
     assert caplog.messages == ["no FlashBERTScore kernel for cpu: using tiled torch operations"]
+
+
+def test_a_gpu_that_the_kernels_were_not_built_for_gets_the_tiled_path_and_says_why_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Plan:
+        @staticmethod
+        def why_unusable() -> str:
+            return "no kernel image is available"
+
+    def kernel(*_: object) -> None:
+        pytest.fail("a kernel that cannot run was started")
+
+    monkeypatch.setattr(ops._core, "CudaPlan", Plan, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(ops, "_cuda_runs_on", functools.cache(ops._cuda_runs_on.__wrapped__))
+    candidate: Any = SimpleNamespace(device=torch.device("cuda", 3))
+    with caplog.at_level(logging.INFO, logger="flashbertscore"):
+        for _ in range(3):
+            arguments = ops._on_cuda(kernel, lambda *given, **_: given, candidate, "reference")
+            assert arguments == (candidate, "reference")
+    assert caplog.messages == [
+        "FlashBERTScore's kernels do not run on cuda:3: no kernel image is available"
+    ]
+
+
+def test_tensors_on_two_devices_are_named_whichever_comes_first() -> None:
+    """The dispatcher takes the CUDA function also where only another argument is there."""
+    x, elsewhere = torch.ones(1, 2, 3), torch.ones(1, 2, 3, device="meta")
+    with pytest.raises(ValueError, match=r"^reference: expected device cpu, got meta"):
+        ops._on_cuda(ops._padded, ops._padded_elsewhere, x, elsewhere)

@@ -2,6 +2,7 @@
 #include "bindings/gradient.h"
 #include "core/validate.h"
 #include "core/views.h"
+#include "cpu/attention.h"
 #include "cpu/backward.h"
 #include "cpu/greedy_match.h"
 #include "cpu/isa.h"
@@ -17,8 +18,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace py = pybind11;
@@ -85,6 +88,34 @@ void match_backward(const fbs::TokenBatch& candidate, fbs::index_t candidate_row
                         isa);
 }
 
+// Address of the first element; elements between texts, heads, tokens.
+using Strided = std::tuple<std::uintptr_t, fbs::index_t, fbs::index_t, fbs::index_t>;
+
+fbs::HeadView heads(const Strided& view) {
+    const auto [data, text, head, token] = view;
+    return {pointer<const void>(data), text, head, token};
+}
+
+// shape: [texts, heads, tokens, dim].
+void attend(int dtype, const std::array<fbs::index_t, 4>& shape, const Strided& q, const Strided& k,
+            const Strided& v, std::uintptr_t lengths, float scale, std::uintptr_t out,
+            int threads) {
+    const fbs::AttentionBatch batch = {static_cast<fbs::DType>(dtype),
+                                       shape[0],
+                                       shape[1],
+                                       shape[2],
+                                       shape[3],
+                                       scale,
+                                       pointer<const fbs::index_t>(lengths),
+                                       heads(q),
+                                       heads(k),
+                                       heads(v),
+                                       pointer<void>(out)};
+    const fbs::Isa& isa = chosen_isa();
+    const py::gil_scoped_release unlocked;
+    fbs::attend(batch, threads, isa);
+}
+
 } // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -127,6 +158,8 @@ PYBIND11_MODULE(_core, m) {
         },
         py::arg("candidate"), py::arg("candidate_rows"), py::arg("reference"),
         py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"));
+    m.def("attend", &attend, py::arg("dtype"), py::arg("shape"), py::arg("q"), py::arg("k"),
+          py::arg("v"), py::arg("lengths"), py::arg("scale"), py::arg("out"), py::arg("threads"));
     m.def("isa", [] { return std::string(chosen_isa().name); });
     m.def("isas", &supported_isas);
     m.def("cuda_build", [] {

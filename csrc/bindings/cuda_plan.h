@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <string>
 
 namespace flashbertscore::bindings {
 
@@ -21,7 +22,8 @@ inline std::unique_ptr<cuda::Plan> make_plan(TokenBatch candidate, index_t candi
     TokenBatch x = candidate, y = reference;
     x.weights = y.weights = nullptr;
     validate(x, candidate_rows, y, reference_rows, list);
-    return std::make_unique<cuda::Plan>(candidate, reference, list, cuda::current_device(), places);
+    return std::make_unique<cuda::Plan>(candidate, reference, list, cuda::current_device(),
+                                        cuda::Limits{}, places);
 }
 
 inline void run_plan(const cuda::Plan& plan, std::uintptr_t precision, std::uintptr_t recall,
@@ -40,6 +42,7 @@ inline void bind_plan(pybind11::module_& m) {
         .def(py::init(&make_plan), py::arg("candidate"), py::arg("candidate_rows"),
              py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"),
              py::arg("pair_count"), py::arg("places") = false)
+        .def_static("why_unusable", &cuda::Plan::why_unusable)
         .def_property_readonly("workspace_bytes", &cuda::Plan::workspace_bytes)
         .def("run", &run_plan, py::arg("precision"), py::arg("recall"), py::arg("f1"),
              py::arg("workspace"), py::arg("stream"), py::arg("alignment") = AlignmentAddresses{});

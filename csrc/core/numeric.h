@@ -31,6 +31,14 @@ static inline float bfloat16_to_float(std::uint16_t bits) {
     return bits_to_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
+// Rounded to nearest, ties to even; a NaN stays one.
+static inline std::uint16_t float_to_bfloat16(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return static_cast<std::uint16_t>(value == value ? rounded : (bits >> 16) | 0x40u);
+}
+
 // IEEE 754 binary16 to binary32, exact. Subnormals are scaled up by a power of two in float.
 static inline float float16_to_float(std::uint16_t bits) {
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
@@ -50,14 +58,8 @@ static inline std::uint32_t float_to_bits(float value) {
     return bits;
 }
 
-// Rounds to nearest, ties to even; a NaN stays one.
-static inline std::uint16_t float_to_bfloat16(float value) {
-    const std::uint32_t bits = float_to_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0x7fc0u; }
-    return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// Likewise, to binary16. Below its normal numbers the adder of float rounds, at 2^-24.
+// Rounded to nearest, ties to even, to binary16. Below its normal numbers the adder of float
+// rounds, at 2^-24.
 static inline std::uint16_t float_to_float16(float value) {
     const std::uint32_t bits = float_to_bits(value);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;

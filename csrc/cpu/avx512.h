@@ -1,7 +1,7 @@
 // Vectors of 16 floats, for the files compiled with AVX-512.
 #pragma once
 
-#include "cpu/microkernel.h"
+#include "cpu/attention_kernel.h"
 
 #include <immintrin.h>
 
@@ -27,6 +27,7 @@ struct Float16x : Plain<Float16x, float> {
     static reg select_greater(reg a, reg b, reg yes, reg no) {
         return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes);
     }
+    static reg times_power_of_2(reg x, reg n) { return _mm512_scalef_ps(x, n); }
 
     template <DType dtype>
     static reg load_as(const void* row, index_t k) {

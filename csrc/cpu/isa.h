@@ -84,6 +84,30 @@ struct Kernels {
                                Places<T> places);
 };
 
+// One head of self-attention over one text: rows of `dim` contiguous elements, one a token.
+struct Head {
+    DType dtype;    // float32 or bfloat16, of all four
+    index_t length; // L, at least 1
+    index_t dim;    // d, at least 1
+    float scale;
+    const void* q;
+    index_t q_stride; // elements between two tokens
+    const void* k;
+    index_t k_stride;
+    const void* v;
+    index_t v_stride;
+    void* out;
+    index_t out_stride;
+};
+
+struct Attention {
+    // Bytes that `attend` needs for heads of up to this length: O(length * dim).
+    index_t (*scratch_bytes)(index_t length, index_t dim);
+
+    // out[i] = sum_j p_ij v[j] with p_i = softmax_j(scale <q[i], k[j]>), computed in float32.
+    void (*attend)(const Head& head, void* scratch /* aligned to a cache line */);
+};
+
 struct Isa {
     const char* name;
     const char* description;
@@ -91,6 +115,7 @@ struct Isa {
     const Kernels<float>* float32; // float16 and, where there is nothing better, bfloat16 too
     const Kernels<double>* float64;
     const Kernels<float, flashbertscore::bfloat16>* bfloat16; // null: there is no such instruction
+    const Attention* attention;
 };
 
 // Compiled instruction sets, best first; the scalar one is always there and last.

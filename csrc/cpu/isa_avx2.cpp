@@ -1,4 +1,4 @@
-#include "cpu/microkernel.h"
+#include "cpu/attention_kernel.h"
 
 #include <immintrin.h>
 
@@ -27,6 +27,10 @@ struct Float8x : Plain<Float8x, float> {
         __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
         half = _mm_max_ps(half, _mm_movehl_ps(half, half));
         return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+    }
+    static reg times_power_of_2(reg x, reg n) {
+        const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+        return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
     }
 
     template <DType dtype>
@@ -121,11 +125,13 @@ bool supported() {
 
 constexpr Kernels<float> kFloat32 = kernels<Float8x>();
 constexpr Kernels<double> kFloat64 = kernels<Double4x>();
+constexpr Attention kAttention = attention<Float8x, Float8x>();
 
 } // namespace
 
-constinit const Isa kAvx2 = {"avx2",    "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors",
-                             supported, &kFloat32,
-                             &kFloat64, nullptr};
+constinit const Isa kAvx2 = {"avx2",     "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors",
+                             supported,  &kFloat32,
+                             &kFloat64,  nullptr,
+                             &kAttention};
 
 } // namespace flashbertscore

@@ -58,6 +58,8 @@ struct Double8x : Plain<Double8x, double> {
     }
 };
 
+constexpr Attention kAttention = attention<Float16x, Float16x>();
+
 bool supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
@@ -71,6 +73,7 @@ constinit const Kernels<double> kAvx512Float64 = kernels<Double8x>();
 constinit const Isa kAvx512 = {
     "avx512",        "AVX-512 F, DQ, BW, VL: tiles of 12 rows x 2 vectors",
     supported,       &kAvx512Float32,
-    &kAvx512Float64, nullptr};
+    &kAvx512Float64, nullptr,
+    &kAttention};
 
 } // namespace flashbertscore

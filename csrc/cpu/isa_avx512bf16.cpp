@@ -26,6 +26,7 @@ struct Bfloat32x : Float16x {
 };
 
 constexpr Kernels<float, bfloat16> kBfloat16 = kernels<Bfloat32x>();
+constexpr Attention kAttention = attention<Float16x, Bfloat32x>();
 
 bool supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -38,6 +39,7 @@ bool supported() {
 constinit const Isa kAvx512bf16 = {
     "avx512bf16",    "AVX-512 with BF16: as avx512, bfloat16 multiplied as it is",
     supported,       &kAvx512Float32,
-    &kAvx512Float64, &kBfloat16};
+    &kAvx512Float64, &kBfloat16,
+    &kAttention};
 
 } // namespace flashbertscore

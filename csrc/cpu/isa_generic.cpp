@@ -1,5 +1,5 @@
 // Vectors of 16 bytes in the compiler's own notation: SSE2 on any x86-64, NEON on aarch64.
-#include "cpu/microkernel.h"
+#include "cpu/attention_kernel.h"
 
 namespace flashbertscore {
 namespace {
@@ -45,6 +45,17 @@ struct Vector16 : Plain<Vector16<Element>, Element> {
         return best;
     }
 
+    static reg times_power_of_2(reg x, reg n)
+        requires(sizeof(T) == 4)
+    {
+        typedef std::int32_t integers __attribute__((vector_size(16)));
+        integers bits;
+        __builtin_memcpy(&bits, &x, sizeof bits);
+        bits += __builtin_convertvector(n, integers) << 23;
+        __builtin_memcpy(&x, &bits, sizeof bits);
+        return x;
+    }
+
     template <DType dtype>
     static reg load_as(const void* row, index_t k) {
         reg x;
@@ -72,12 +83,14 @@ struct Vector16 : Plain<Vector16<Element>, Element> {
 
 constexpr Kernels<float> kFloat32 = kernels<Vector16<float>>();
 constexpr Kernels<double> kFloat64 = kernels<Vector16<double>>();
+constexpr Attention kAttention = attention<Vector16<float>, Vector16<float>>();
 
 } // namespace
 
 constinit const Isa kGeneric = {
     "generic",           "vectors of 16 bytes on any processor: 6 rows x 2 vectors",
     [] { return true; }, &kFloat32,
-    &kFloat64,           nullptr};
+    &kFloat64,           nullptr,
+    &kAttention};
 
 } // namespace flashbertscore

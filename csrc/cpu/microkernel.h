@@ -96,8 +96,10 @@ double sum_of_squares_as(const void* row, index_t dim) {
     }
     typename V::T parts[V::lanes];
     V::store(parts, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
-    double total = 0.0;
-    for (index_t i = 0; i < V::lanes; ++i) { total += static_cast<double>(parts[i]); }
+    double some[4] = {};
+#pragma GCC unroll 16
+    for (index_t i = 0; i < V::lanes; ++i) { some[i % 4] += static_cast<double>(parts[i]); }
+    double total = (some[0] + some[1]) + (some[2] + some[3]);
     for (; k < dim; ++k) {
         const double x = element<typename V::T>(row, dtype, k);
         total += x * x;

@@ -4,6 +4,8 @@
 #include "cpu/isa.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace flashbertscore {
 namespace {
@@ -72,6 +74,53 @@ void match(Rows<T> x, const T* x_scale, index_t count, const T* panels, const T*
                     ahead, {});
 }
 
+void store(void* row, DType dtype, index_t k, double value) {
+    const float single = static_cast<float>(value);
+    if (dtype == DType::bfloat16) {
+        static_cast<std::uint16_t*>(row)[k] = float_to_bfloat16(single);
+    } else {
+        static_cast<float*>(row)[k] = single;
+    }
+}
+
+void attend(const Head& head, void* scratch) {
+    const DType dtype = head.dtype;
+    const index_t bytes = element_bytes(dtype);
+    const auto row = [&](const void* data, index_t stride, index_t i) {
+        return static_cast<const char*>(data) + i * stride * bytes;
+    };
+    double* p = static_cast<double*>(scratch); // [L]
+    for (index_t i = 0; i < head.length; ++i) {
+        const void* q = row(head.q, head.q_stride, i);
+        double most = -std::numeric_limits<double>::infinity();
+        for (index_t j = 0; j < head.length; ++j) {
+            const void* k = row(head.k, head.k_stride, j);
+            p[j] = 0.0;
+            for (index_t c = 0; c < head.dim; ++c) {
+                p[j] += element<double>(q, dtype, c) * element<double>(k, dtype, c);
+            }
+            p[j] *= static_cast<double>(head.scale);
+            most = std::max(most, p[j]);
+        }
+        double sum = 0.0;
+        for (index_t j = 0; j < head.length; ++j) {
+            p[j] = std::exp(p[j] - most);
+            sum += p[j];
+        }
+        void* out = static_cast<char*>(head.out) + i * head.out_stride * bytes;
+        for (index_t c = 0; c < head.dim; ++c) {
+            double value = 0.0;
+            for (index_t j = 0; j < head.length; ++j) {
+                value += p[j] * element<double>(row(head.v, head.v_stride, j), dtype, c);
+            }
+            store(out, dtype, c, value / sum);
+        }
+    }
+}
+
+constexpr Attention kAttention = {
+    [](index_t length, index_t) { return length * static_cast<index_t>(sizeof(double)); }, attend};
+
 template <class T>
 constexpr Kernels<T> kernels() {
     return {1,
@@ -92,6 +141,7 @@ constexpr Kernels<double> kFloat64 = kernels<double>();
 } // namespace
 
 constinit const Isa kScalar = {
-    "scalar", "plain C++, sums in double", [] { return true; }, &kFloat32, &kFloat64, nullptr};
+    "scalar",   "plain C++, sums in double", [] { return true; }, &kFloat32, &kFloat64, nullptr,
+    &kAttention};
 
 } // namespace flashbertscore

@@ -36,8 +36,14 @@ inline bool is_short(index_t N, index_t M) { return N <= kShort && M <= kShort; 
 // Starting a thread costs some 20 us; below this many multiply-adds a worker it does not pay.
 inline constexpr double kWorkPerThread = 3e7;
 
-inline int useful_threads(double multiply_adds, int threads) {
-    const double useful = multiply_adds / kWorkPerThread;
+// The same for attention, whose multiply-adds come with exponentials and packing.
+inline constexpr double kAttentionPerThread = 4e6;
+
+// And for all threads of a team that waits: handing it the work costs a few microseconds.
+inline constexpr double kAttentionPerTeam = 1e6;
+
+inline int useful_threads(double multiply_adds, int threads, double per_thread = kWorkPerThread) {
+    const double useful = multiply_adds / per_thread;
     return useful < 2.0 ? 1 : static_cast<int>(std::min<double>(useful, threads));
 }
 

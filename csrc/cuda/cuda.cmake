@@ -39,6 +39,9 @@ if(FLASHBERTSCORE_CUDA_VERSION)
   set_target_properties(flashbertscore_cuda PROPERTIES
     CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
     CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
+  # No contraction, as in the CPU kernels: fused products are spelled out, so that one number has
+  # the same bits in every kernel.
+  target_compile_options(flashbertscore_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
   find_package(CUDAToolkit REQUIRED)
   target_link_libraries(flashbertscore_cuda PUBLIC CUDA::cudart_static)
   target_link_libraries(_core PRIVATE flashbertscore_cuda)
@@ -68,6 +71,6 @@ if(FLASHBERTSCORE_EMULATED)
   pybind11_add_module(_emulated MODULE csrc/bindings/emulated.cpp ${emulated_sources})
   target_include_directories(_emulated PRIVATE csrc)
   target_compile_definitions(_emulated PRIVATE FLASHBERTSCORE_EMULATED)
-  target_compile_options(_emulated PRIVATE -Wno-unknown-pragmas)
+  target_compile_options(_emulated PRIVATE -Wno-unknown-pragmas -ffp-contract=off)
   install(TARGETS _emulated DESTINATION flashbertscore)
 endif()

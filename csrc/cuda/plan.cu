@@ -11,11 +11,6 @@
 namespace flashbertscore::cuda {
 namespace {
 
-// Bounds of one launch; with them the scratch stays under SCRATCH_LIMIT.
-constexpr index_t CHUNK_TASKS = 1 << 18;
-constexpr index_t CHUNK_ROW_BLOCKS = 1 << 21;
-constexpr index_t CHUNK_KEY_BYTES = index_t{64} << 20;
-
 constexpr std::size_t ALIGNMENT = 256;
 
 index_t element_bytes(DType dtype) {
@@ -48,8 +43,8 @@ void require_int(const char* what, index_t value) {
 } // namespace
 
 Plan::Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-           const Device& device, bool places)
-    : x_(candidate), y_(reference), pairs_(pairs), device_(device),
+           const Device& device, const Limits& limits, bool places)
+    : x_(candidate), y_(reference), pairs_(pairs), device_(device), limits_(limits),
       aligned_(rows_aligned(candidate) && rows_aligned(reference)),
       listed_(candidate.offsets || reference.offsets || pairs.pairs),
       masked_(candidate.mask || reference.mask), places_(places), scales_(false) {
@@ -108,9 +103,9 @@ void Plan::make_chunks() {
         const TileSize tile = part_tile(x_.dtype, choice.shape);
         const index_t row_blocks = choice.parts ? tile_count(n, tile.tm) : 0;
         const index_t keys = choice.parts ? n + m : 0;
-        const bool full = chunk.count >= CHUNK_TASKS ||
-                          chunk.row_blocks + row_blocks > CHUNK_ROW_BLOCKS ||
-                          (chunk.keys + keys) * key_bytes > CHUNK_KEY_BYTES;
+        const bool full = chunk.count >= limits_.tasks ||
+                          chunk.row_blocks + row_blocks > limits_.row_blocks ||
+                          (chunk.keys + keys) * key_bytes > limits_.key_bytes;
         if (chunk.count != 0 && (full || !(choice == chunk.choice))) {
             chunks_.push_back(chunk);
             chunk = Chunk{};
@@ -186,9 +181,16 @@ void Plan::upload(const Chunk& chunk, Problem& problem, char* workspace, Stream 
     problem.item_count = static_cast<index_t>(items.size());
 }
 
+std::string Plan::why_unusable() { return cuda::why_unusable<trim>(); }
+
 void Plan::run(const ScoreOut& out, void* memory, Stream stream,
                const AlignmentOut& alignment) const {
     if (chunks_.empty()) return;
+    if (listed_ && is_capturing(stream)) {
+        throw std::runtime_error("packed documents cannot be scored in a stream that is captured "
+                                 "into a CUDA graph: their schedule is made on the host; score a "
+                                 "padded batch");
+    }
     char* const workspace = static_cast<char*>(memory);
     const int dim = static_cast<int>(x_.dim);
     const auto side = [&](const TokenBatch& batch, std::size_t scales) {

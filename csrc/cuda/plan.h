@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "core/views.h"
@@ -10,6 +11,13 @@
 #include "cuda/runtime.h"
 
 namespace flashbertscore::cuda {
+
+// Bounds of one launch. With these the scratch stays under Plan::SCRATCH_LIMIT; tests take others.
+struct Limits {
+    index_t tasks = 1 << 18;
+    index_t row_blocks = 1 << 21;
+    index_t key_bytes = index_t{64} << 20;
+};
 
 // Tasks that run in one launch.
 struct Chunk {
@@ -25,7 +33,7 @@ class Plan {
   public:
     // `places`: for runs that return an alignment.
     Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-         const Device& device, bool places = false);
+         const Device& device, const Limits& limits = {}, bool places = false);
 
     // Bytes of scratch that `run` needs, aligned to 256: at most SCRATCH_LIMIT, whatever N x M and
     // however many pairs, and a scale a token (4 bytes; 8 for float64; none for pairs of 16-bit
@@ -34,13 +42,17 @@ class Plan {
     // tokens takes the few bytes a token that its maxima need.
     std::size_t workspace_bytes() const { return workspace_; }
 
-    // Starts all kernels on `stream`. Never waits; copies the schedule of packed documents from
-    // the host, so only the padded layout can be captured into a graph.
+    // Starts all kernels on `stream`. Never waits. Throws std::runtime_error if a stream that is
+    // being captured into a graph is to copy the schedule of packed documents: each replay would
+    // copy it again, from memory of the host that is free by then.
     // `alignment`: must have addresses if the plan was made for places; bases are not read.
     void run(const ScoreOut& out, void* workspace, Stream stream,
              const AlignmentOut& alignment = {}) const;
 
     const std::vector<Chunk>& chunks() const { return chunks_; }
+
+    // Why none of the kernels can run on the current device; empty if they can.
+    static std::string why_unusable();
 
     static constexpr std::size_t SCRATCH_LIMIT = std::size_t{160} << 20;
 
@@ -58,6 +70,7 @@ class Plan {
     TokenBatch x_, y_;
     PairList pairs_;
     Device device_;
+    Limits limits_;
     bool aligned_;
     bool listed_; // tasks are listed on the host; else padded documents, paired one to one
     bool masked_;

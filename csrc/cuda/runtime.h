@@ -46,6 +46,11 @@ inline void copy_to_device(void* to, const void* from, std::size_t bytes, Stream
 inline void fill(void* at, int byte, std::size_t bytes, Stream) {
     if (bytes != 0) std::memset(at, byte, bytes);
 }
+inline bool is_capturing(Stream) { return false; }
+template <auto KERNEL>
+std::string why_unusable() {
+    return {};
+}
 
 #else
 
@@ -53,6 +58,7 @@ using Stream = cudaStream_t;
 
 inline void check(cudaError_t status, const char* what) {
     if (status == cudaSuccess) return;
+    cudaGetLastError(); // forgets it: the next call must not be blamed
     throw std::runtime_error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
 }
 
@@ -94,6 +100,17 @@ int resident_blocks(int threads, std::size_t shared_bytes) {
     return blocks;
 }
 
+// What keeps a kernel of this build from running on the current device: an old driver, or a device
+// that none of the targets is for. Empty if nothing does.
+template <auto KERNEL>
+std::string why_unusable() {
+    cudaFuncAttributes attributes;
+    const cudaError_t status = cudaFuncGetAttributes(&attributes, KERNEL);
+    if (status == cudaSuccess) return {};
+    cudaGetLastError();
+    return cudaGetErrorString(status);
+}
+
 // Starts a kernel that loops over `blocks` pieces of work, with as many blocks as fit at once.
 template <auto KERNEL, class... Arguments>
 void launch(const Device& device, index_t blocks, int threads, std::size_t shared_bytes,
@@ -115,6 +132,13 @@ inline void copy_to_device(void* to, const void* from, std::size_t bytes, Stream
 }
 inline void fill(void* at, int byte, std::size_t bytes, Stream stream) {
     if (bytes != 0) check(cudaMemsetAsync(at, byte, bytes, stream), "fill");
+}
+
+// Whether what is started on the stream is recorded into a graph instead of run.
+inline bool is_capturing(Stream stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream, &status), "state of the stream");
+    return status != cudaStreamCaptureStatusNone;
 }
 
 #endif

@@ -92,7 +92,10 @@ __device__ __forceinline__ void multiply_slice(Accumulators<T>& acc, const char*
         // Chunks 2u and 2u + 1 hold the high and the low parts of unit u of 8 elements. The product
         // of the low parts, 2^-22 of the whole, is left out. One instruction takes low x high of a
         // unit in its first half of k and high x low in its second, so that exchanging candidate
-        // and reference exchanges halves of one sum and no rounding.
+        // and reference exchanges halves of one sum and no rounding: on sm_90, that is. sm_80 to
+        // sm_89 add 8 products at a time, one half after the other, and a last bit of P or R may
+        // change, of one pair in a thousand. Rejected: even elements in one half and odd ones in
+        // the other, which has the same bits everywhere but spills.
         // The slice is summed apart and added in float: tensor cores cut off what float rounds, a
         // bias that would grow with the number of sums into one accumulator.
         Accumulators<T> part;

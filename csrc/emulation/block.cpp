@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "fiber.h"
@@ -60,8 +61,13 @@ struct Barrier {
     char order[2]; // what ThreadSanitizer hangs the order on, one per parity of the phase
 };
 
+using Combine = void (*)(Slot*);
+
+void synchronize(Slot*) {} // stands for sync_warp among the operations of a warp
+
 struct Warp {
     Barrier barrier;
+    Combine operation = nullptr; // that the lanes which have arrived came for
     Slot slots[2][WARP]; // by parity: a fast lane may fill the next ones before all have read
 };
 
@@ -88,6 +94,7 @@ struct Grid {
     int alive = 0;
     long idle = 0; // resumptions in a row that found nothing to do
     bool deadlock = false;
+    const char* complaint = nullptr; // the first one
     Fiber host;
     char order = 0; // end of all blocks
 };
@@ -123,6 +130,20 @@ void arrive(Barrier& barrier, int expected, bool ordering, Then then) {
         grid->idle = 0;
     }
     if (ordering) acquire_order(&barrier.order[phase & 1]);
+}
+
+void complain(const char* what) {
+    if (grid->complaint == nullptr) grid->complaint = what;
+}
+
+// The lanes of a warp meet at one and the same operation.
+void arrive(Warp& warp, Combine operation, bool ordering) {
+    if (warp.barrier.arrived == 0) warp.operation = operation;
+    if (warp.operation != operation) complain("lanes of a warp meet at different operations");
+    Slot* slots = warp.slots[warp.barrier.phase & 1];
+    arrive(warp.barrier, WARP, ordering, [&] {
+        if (operation != nullptr) operation(slots);
+    });
 }
 
 void thread_entry(void* argument) {
@@ -200,6 +221,9 @@ void launch(std::int64_t blocks, int threads, std::size_t shared_bytes,
         throw std::runtime_error("emulation: deadlock, some threads of a block never come to a "
                                  "barrier or a warp operation that others wait at");
     }
+    if (state.complaint != nullptr) {
+        throw std::runtime_error(std::string("emulation: ") + state.complaint);
+    }
 }
 
 int thread_index() { return grid->current->index; }
@@ -211,19 +235,20 @@ void sync_block() {
     arrive(grid->barrier, grid->alive, true, [] {});
 }
 
-void sync_warp() {
-    Warp& warp = grid->warps[grid->current->index / WARP];
-    arrive(warp.barrier, WARP, true, [] {});
+void sync_warp() { arrive(grid->warps[grid->current->index / WARP], synchronize, true); }
+
+void require_aligned(const void* at) {
+    if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) {
+        complain("an instruction for 16 bytes takes an address that is no multiple of them");
+    }
 }
 
-const Slot* rendezvous(const Slot& mine, void (*combine)(Slot*)) {
+const Slot* rendezvous(const Slot& mine, Combine combine) {
     const int lane = grid->current->index % WARP;
     Warp& warp = grid->warps[grid->current->index / WARP];
     Slot* slots = warp.slots[warp.barrier.phase & 1];
     slots[lane] = mine;
-    arrive(warp.barrier, WARP, false, [&] {
-        if (combine != nullptr) combine(slots);
-    });
+    arrive(warp, combine, false);
     return slots;
 }
 

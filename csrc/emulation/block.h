@@ -4,7 +4,8 @@
 // * shared memory is NaN (bytes 0xFF) when a block starts, and ends exactly where it was asked to;
 // * a cp.async copies nothing before the wait_group that its thread issues for it;
 // * warp operations meet in a rendezvous of all 32 lanes; a lane that never comes is a deadlock,
-//   reported, as is a barrier that some threads never reach;
+//   reported, as is a barrier that some threads never reach, or a lane that comes to another one;
+// * addresses that instructions for 16 bytes take are multiples of 16;
 // * under ThreadSanitizer only __syncthreads, __syncwarp and atomics order memory: neither the
 //   order of execution nor shuffles, ldmatrix or mma.sync do, and two blocks are never ordered.
 #pragma once
@@ -22,7 +23,8 @@ struct alignas(16) Slot {
     std::uint64_t words[8];
 };
 
-// Runs `kernel` for every thread of a grid. Throws std::runtime_error for a deadlock.
+// Runs `kernel` for every thread of a grid. Throws std::runtime_error for a deadlock, and for
+// whatever the threads did that a device answers with an error or with anything at all.
 void launch(std::int64_t grid, int block_threads, std::size_t shared_bytes,
             const std::function<void()>& kernel);
 
@@ -31,6 +33,9 @@ int thread_index();
 std::int64_t block_index();
 std::int64_t grid_size();
 char* shared_memory();
+
+// Of an instruction for 16 bytes: the device traps at an address that is no multiple of them.
+void require_aligned(const void* at);
 
 void sync_block();
 void sync_warp();
@@ -50,6 +55,16 @@ void copy_commit();
 // The next copy of a group that must be complete when only `pending` newer groups may be
 // outstanding; false when there is none left.
 bool copy_due(int pending, Copy* copy);
+
+// How tensor cores add, as far as it was measured (Fasi, Higham, Mikaitis, Pranesh: Numerical
+// behavior of NVIDIA tensor cores, 2021, and later work of Mikaitis on newer ones): `products` and
+// the accumulator at once, each cut off `extra_bits` below the last bit that a float has beside the
+// largest of them; then the sum is cut off to a float. No device is known to be coarser than sm_80.
+struct TensorCore {
+    int products, extra_bits;
+};
+constexpr TensorCore SM_80 = {8, 1}, SM_90 = {16, 2};
+extern TensorCore tensor_core; // that is emulated: SM_90 unless a test sets it
 
 // mma.sync.m16n8k16 over slots that hold A (4 words of 32 bits), B (2) and C (4); leaves D in C.
 void combine_mma_bf16(Slot* slots);

@@ -39,6 +39,8 @@ T shuffle_xor(T value, int lane_mask) {
 }
 
 inline void copy_async_16(void* target, const void* source, bool valid) {
+    emulation::require_aligned(target);
+    emulation::require_aligned(source);
     emulation::copy_issue({target, valid ? source : nullptr});
 }
 inline void copy_async_commit() { emulation::copy_commit(); }
@@ -55,6 +57,7 @@ void copy_async_wait() {
 }
 
 inline void load_matrices(std::uint32_t (&fragment)[4], const void* row) {
+    emulation::require_aligned(row);
     emulation::Slot slot{};
     std::memcpy(&slot, row, 16);
     const int lane = emulation::thread_index() % emulation::WARP;
@@ -94,11 +97,15 @@ struct alignas(16) Chunk {
     std::uint32_t words[4];
 };
 inline Chunk load_chunk(const void* at) {
+    emulation::require_aligned(at);
     Chunk chunk;
     std::memcpy(&chunk, at, sizeof(chunk));
     return chunk;
 }
-inline void store_chunk(void* at, const Chunk& chunk) { std::memcpy(at, &chunk, sizeof(chunk)); }
+inline void store_chunk(void* at, const Chunk& chunk) {
+    emulation::require_aligned(at);
+    std::memcpy(at, &chunk, sizeof(chunk));
+}
 
 inline float fp16_to_float(std::uint16_t bits) { return emulation::fp16_to_float(bits); }
 inline std::uint16_t float_to_fp16(float value) { return emulation::float_to_fp16(value); }

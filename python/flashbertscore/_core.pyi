@@ -50,6 +50,17 @@ def validate(
     pairs: int,
     pair_count: int,
 ) -> None: ...
+def attend(
+    dtype: int,
+    shape: tuple[int, int, int, int],
+    q: tuple[int, ...],  # address; elements between texts, heads, tokens
+    k: tuple[int, ...],  # address; elements between texts, heads, tokens
+    v: tuple[int, ...],  # address; elements between texts, heads, tokens
+    lengths: int,
+    scale: float,
+    out: int,
+    threads: int,
+) -> None: ...
 def isa() -> str: ...
 def isas() -> list[str]: ...
 def cuda_build() -> dict[str, str | list[str]]: ...
@@ -66,6 +77,8 @@ class CudaPlan:
         pair_count: int,
         places: bool = ...,
     ) -> None: ...
+    @staticmethod
+    def why_unusable() -> str: ...
     @property
     def workspace_bytes(self) -> int: ...
     def run(

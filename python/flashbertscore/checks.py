@@ -66,6 +66,33 @@ def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
         raise ValueError(message)
 
 
+def heads(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> None:
+    """Check queries, keys and values [B, H, L, d] and lengths [B] of self-attention."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        tensor(name, x)
+        if x.dtype not in (torch.float32, torch.bfloat16) or x.dtype != q.dtype:
+            wanted = "float32 or bfloat16" if x is q else f"that of q, {_names([q.dtype])}"
+            message = f"{name}: expected dtype {wanted}, got {_names([x.dtype])}"
+            raise TypeError(message)
+        if x.dim() != 4 or x.shape[-1] < 1 or x.shape != q.shape:
+            wanted = "[B, H, L, d >= 1]" if x is q else f"{list(q.shape)} as q"
+            message = f"{name}: expected {wanted}, got shape {list(x.shape)}"
+            raise ValueError(message)
+        if x.device.type != "cpu":
+            message = f"{name}: expected device cpu, got {x.device}"
+            raise ValueError(message)
+    tensor("lengths", lengths)
+    if lengths.dtype != torch.int64:
+        message = f"lengths: expected dtype int64, got {_names([lengths.dtype])}"
+        raise TypeError(message)
+    if lengths.shape != q.shape[:1] or lengths.device.type != "cpu":
+        message = (
+            f"lengths: expected [B] = {list(q.shape[:1])} on cpu, "
+            f"got {list(lengths.shape)} on {lengths.device}"
+        )
+        raise ValueError(message)
+
+
 def device(name: str, value: Tensor, like: Tensor, *, or_cpu: bool = False) -> None:
     """Raise ValueError unless ``value`` is on the device of ``like`` (or, if allowed, the CPU)."""
     if value.device != like.device and not (or_cpu and value.device.type == "cpu"):

@@ -7,11 +7,10 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
-from torch import nn
 
-from flashbertscore import embeddings, matching, memory, ops, pipeline
+from flashbertscore import embeddings, matching, memory, ops, pipeline, prepack
 from flashbertscore._version import __version__
-from flashbertscore.encoder import CACHE_SIZE, TOKEN_BUDGET, Encoder
+from flashbertscore.encoder import CACHE_SIZE, SWITCH, TOKEN_BUDGET, Encoder
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "bert-score")
 
@@ -43,27 +42,28 @@ def model(encoder: Encoder) -> dict[str, str]:
     """Return how a loaded model runs, as names and values to print."""
     config = getattr(encoder.model, "config", None)
     parameter = next(encoder.model.parameters())
-    prepacked, linears = prepacked_linears(encoder.model)
+    packed, linears = prepack.count(encoder.model)
     return {
         "model": f"{type(encoder.model).__name__} of {encoder.name}",
-        "weights": f"{sum(p.numel() for p in encoder.model.parameters()):,} "
+        "weights": f"{prepack.numel(encoder.model):,} "
         f"{str(parameter.dtype).removeprefix('torch.')}{' as tf32' * encoder.tf32} "
         f"on {parameter.device}",
         "tokenizer": f"{type(encoder.tokenizer).__name__}, at most "
         f"{encoder.max_length or 'any number of'} tokens",
         "attention": str(getattr(config, "_attn_implementation", "its own")),
-        "prepacked linears": f"{prepacked} of {linears}",
+        "linear layers": f"{packed} of {linears} on packed weights",
         "embeddings kept": f"{pipeline.default_cache_bytes(encoder) >> 20} MiB at most "
         f"({embeddings.DEFAULT_BYTES >> 20} MiB, or what the weights take)",
     }
 
 
-def prepacked_linears(model: nn.Module) -> tuple[int, int]:
-    """Return how many linear layers of a model run on prepacked weights, and how many it has."""
-    return 0, sum(isinstance(module, nn.Linear) for module in model.modules())
-
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "FLASHBERTSCORE_ISA")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "TOKENIZERS_PARALLELISM",
+    "FLASHBERTSCORE_ISA",
+    SWITCH,
+)
 
 
 def _version(package: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures
+from flashbertscore import architectures, attention, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
 from flashbertscore.transfer import to_device
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHE_SIZE",
+    "SWITCH",
     "TOKEN_BUDGET",
     "Encoder",
     "batches",
@@ -38,6 +40,10 @@ TOKEN_BUDGET = 4096
 # Models kept loaded. More would only serve a caller who walks through many models, and would hold
 # on to the memory of each.
 CACHE_SIZE = 4
+
+# Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
+# packed once (`flashbertscore.prepack`), or "plain", as transformers made it.
+SWITCH = "FLASHBERTSCORE_ENCODER"
 
 # Tokenizers without a limit declare int(1e30).
 _NO_LIMIT = 1_000_000_000
@@ -166,7 +172,7 @@ class Encoder:
         mask = to_device(real, self.device, torch.int64)
         # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
         rows = to_device(real.flatten().nonzero().squeeze(1), self.device)
-        with torch.inference_mode():
+        with torch.inference_mode(), attention.padded(lengths):
             out = self.model(
                 to_device(ids, self.device),
                 attention_mask=mask,
@@ -199,7 +205,7 @@ def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterat
         start += size
 
 
-_Key = tuple[str, int | None, str, torch.dtype, str | None]
+_Key = tuple[str, int | None, str, torch.dtype, str | None, bool]
 _cache: OrderedDict[_Key, Encoder] = OrderedDict()
 _lock = threading.RLock()
 
@@ -234,14 +240,17 @@ def load(
     Raises:
         AssertionError: the model has not that many layers.
         OSError: there is no such model, or it cannot be reached.
-        ValueError: the architecture is not supported.
+        ValueError: the architecture is not supported, or `SWITCH` is set to none of its values.
     """
+    fast = _fast() and torch.device(device).type == "cpu"
     depth = None if all_layers else num_layers
-    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision)
+    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision, fast)
     with _lock:
         if key not in _cache:
             tokenizer = load_tokenizer(model_type, revision)
             model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
+            if fast:
+                prepack.prepack(model)
             _cache[key] = Encoder(
                 name=model_type,
                 tokenizer=tokenizer,
@@ -254,6 +263,14 @@ def load(
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
         return _cache[key]
+
+
+def _fast() -> bool:
+    value = os.environ.get(SWITCH, "fast")
+    if value not in {"fast", "plain"}:
+        msg = f"{SWITCH}: expected fast or plain, got {value}"
+        raise ValueError(msg)
+    return value == "fast"
 
 
 def clear_cache() -> None:

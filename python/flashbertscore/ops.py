@@ -105,6 +105,46 @@ def isas() -> list[str]:
     return _core.isas()
 
 
+def self_attention(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, scale: float | None = None
+) -> Tensor:
+    """Bidirectional self-attention of padded texts, ``softmax(scale q k^T) v``, without gradients.
+
+    Each text attends to its own tokens; what stands in the padding is not read. The result of a
+    text has the same bits in any batch.
+
+    Args:
+        q: queries [B, H, L, d], float32 or bfloat16 on the CPU.
+        k: keys, like ``q``.
+        v: values, like ``q``.
+        lengths: int64 [B] on the CPU, tokens of each text; padding is on the right.
+        scale: None for ``1 / sqrt(d)``.
+
+    Returns:
+        [B, L, H * d] contiguous, zero at the padding. Computed in float32.
+
+    Raises:
+        TypeError: no tensor, or a wrong dtype.
+        ValueError: shapes or devices that do not fit, or a length beyond L.
+    """
+    checks.heads(q, k, v, lengths)
+    B, H, L, d = q.shape
+    out = q.new_empty(B, L, H * d)
+    q, k, v, lengths = rows(q), rows(k), rows(v), lengths.contiguous()
+    _core.attend(
+        checks.DTYPES[q.dtype],
+        (B, H, L, d),
+        (q.data_ptr(), *q.stride()[:3]),
+        (k.data_ptr(), *k.stride()[:3]),
+        (v.data_ptr(), *v.stride()[:3]),
+        lengths.data_ptr(),
+        d**-0.5 if scale is None else scale,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
 def _outputs(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
     """Three tensors [count] of the result dtype, uninitialized."""
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
@@ -260,12 +300,31 @@ def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) 
     return outputs
 
 
+@functools.cache
+def _cuda_runs_on(index: int) -> bool:
+    """Whether this build's kernels run on a CUDA device; logs once why not."""
+    with torch.cuda.device(index):
+        reason = _core.CudaPlan.why_unusable()
+    if reason:
+        _log.info("FlashBERTScore's kernels do not run on cuda:%d: %s", index, reason)
+    return not reason
+
+
 def _on_cuda(
-    op: Callable[..., Output], candidate: Tensor, *arguments: Any, aligned: bool
+    op: Callable[..., Output],
+    elsewhere: Callable[..., Output],
+    candidate: Tensor,
+    *arguments: Any,
+    aligned: bool = False,
 ) -> Output:
     """``_padded`` or ``_packed`` on the device of ``candidate`` and its current stream."""
-    with torch.cuda.device(candidate.device):
-        return op(_match_cuda(candidate.device), candidate, *arguments, aligned=aligned)
+    device = candidate.device
+    if device.type != "cuda":  # another argument's is: the checks name it
+        return op(_match_cpu, candidate, *arguments, aligned=aligned)
+    if not _cuda_runs_on(device.index):
+        return elsewhere(candidate, *arguments, aligned=aligned)
+    with torch.cuda.device(device):
+        return op(_match_cuda(device), candidate, *arguments, aligned=aligned)
 
 
 def tell(device: torch.device) -> None:
@@ -370,7 +429,7 @@ def _register(
         kernel = functools.partial(op, _match_cpu, aligned=aligned)
         LIBRARY.impl(own, kernel, "CPU")
         if hasattr(_core, "CudaPlan"):
-            LIBRARY.impl(own, functools.partial(_on_cuda, op, aligned=aligned), "CUDA")
+            LIBRARY.impl(own, functools.partial(_on_cuda, op, elsewhere, aligned=aligned), "CUDA")
         composite = functools.partial(elsewhere, aligned=aligned)
         LIBRARY.impl(own, composite, "CompositeExplicitAutograd")
         fake = functools.partial(_fake, layout, aligned=aligned)

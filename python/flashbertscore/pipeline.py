@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flashbertscore import idf, matching, reports
+from flashbertscore import idf, matching, prepack, reports
 from flashbertscore.embeddings import DEFAULT_BYTES
 from flashbertscore.tokens import TextError
 
@@ -144,7 +144,7 @@ def count_idf(encoder: Encoder, windows: Iterable[Corpus]) -> tuple[idf.Idf, Tok
 
 def default_cache_bytes(encoder: Encoder) -> int:
     """Return how many bytes of embeddings are kept where nobody says it."""
-    return max(DEFAULT_BYTES, sum(int(weight.nbytes) for weight in encoder.model.parameters()))
+    return max(DEFAULT_BYTES, prepack.nbytes(encoder.model))
 
 
 def as_triple(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

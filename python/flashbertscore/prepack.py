@@ -8,13 +8,16 @@ machine's limit, and applies the activation while the result is in registers.
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["PackedLinear", "available", "count", "prepack"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PackedLinear", "available", "count", "nbytes", "numel", "prepack"]
 
 _log = logging.getLogger("flashbertscore")
 
@@ -23,7 +26,7 @@ _log = logging.getLogger("flashbertscore")
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 # Below this many weights a product costs less than the call around it.
-_FEWEST_WEIGHTS = 4096
+_FEWEST_WEIGHTS = 512
 
 
 class _Activation(NamedTuple):
@@ -62,9 +65,9 @@ class PackedLinear(nn.Module):
         self.train(linear.training)
 
     @property
-    def packed(self) -> bool:
-        """Whether the packed weight is in use."""
-        return self._packed is not None
+    def packed(self) -> torch.Tensor | None:
+        """The packed weight, None in a layer that is plain again."""
+        return self._packed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activation(x weight^T + bias); x is [..., in_features]."""
@@ -94,7 +97,7 @@ class PackedLinear(nn.Module):
         """Return what nn.Linear says of itself."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, packed={self.packed}"
+            f"bias={self.bias is not None}, packed={self.packed is not None}"
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> PackedLinear:  # noqa: FBT001, FBT002
@@ -150,7 +153,24 @@ def prepack(model: nn.Module) -> int:
 def count(model: nn.Module) -> tuple[int, int]:
     """Return how many linear layers of a model are packed, and how many it has."""
     linears = [m for m in model.modules() if isinstance(m, (nn.Linear, PackedLinear))]
-    return sum(isinstance(m, PackedLinear) and m.packed for m in linears), len(linears)
+    return sum(isinstance(m, PackedLinear) and m.packed is not None for m in linears), len(linears)
+
+
+def nbytes(model: nn.Module) -> int:
+    """Return the bytes of a model's weights, packed ones included."""
+    return sum(weight.numel() * weight.element_size() for weight in _weights(model))
+
+
+def numel(model: nn.Module) -> int:
+    """Return the number of a model's weights, packed ones included."""
+    return sum(weight.numel() for weight in _weights(model))
+
+
+def _weights(model: nn.Module) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    for module in model.modules():
+        if isinstance(module, PackedLinear) and module.packed is not None:
+            yield module.packed
 
 
 def available() -> bool:

@@ -53,6 +53,7 @@ def get_signature(
     max_length: int | None,
     layer: int | None,
     dtype: str,
+    linears: str,
     idf: str,
     baseline: str,
 ) -> str:
@@ -65,6 +66,7 @@ def get_signature(
         max_length: ids that a text may have.
         layer: None for all of them.
         dtype: of the model, "tf32" where products are rounded to it.
+        linears: "packed" or "plain", by how the linear layers run; the same numbers up to rounding.
         idf: "no", "yes" or "given".
         baseline: "no", "shipped" or the path of a file.
     """
@@ -75,6 +77,7 @@ def get_signature(
         "tokenizer": tokenizer,
         "max_length": max_length or "none",
         "dtype": dtype,
+        "linears": linears,
         "idf": idf,
         "baseline": baseline,
         "rules": RULES,

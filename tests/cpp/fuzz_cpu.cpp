@@ -5,6 +5,7 @@
 //
 // Prints how many problems passed; on a difference prints the seed that repeats it and exits
 // with 1.
+#include "attention_problems.h"
 #include "core/validate.h"
 #include "cpu/greedy_match.h"
 
@@ -20,6 +21,7 @@
 
 namespace fbs = flashbertscore;
 using fbs::DType;
+using fbs::element_bytes;
 using fbs::index_t;
 
 namespace {
@@ -44,10 +46,6 @@ index_t edge(Random& random, index_t most) {
 index_t some_dim(Random& random) {
     static const index_t kEdges[] = {1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 384, 512};
     return std::max<index_t>(1, kEdges[uniform(random, 0, 11)] + uniform(random, -1, 1));
-}
-
-int element_bytes(DType dtype) {
-    return dtype == DType::float64 ? 8 : dtype == DType::float32 ? 4 : 2;
 }
 
 void store(void* at, DType dtype, double value) {
@@ -128,7 +126,7 @@ Side make_side(Random& random, DType dtype, index_t documents, index_t dim, bool
             batch.mask = side.mask.data();
         }
     }
-    const int bytes = element_bytes(dtype);
+    const index_t bytes = element_bytes(dtype);
     // Any alignment that the element type allows.
     const index_t shift = uniform(random, 0, 15);
     index_t elements = 0;
@@ -266,7 +264,8 @@ int main(int argc, char** argv) {
     const auto start = std::chrono::steady_clock::now();
     long passed = 0;
     do {
-        const std::string wrong = try_one(seed);
+        std::string wrong = try_one(seed);
+        if (wrong.empty()) { wrong = fbs::test::try_attention(seed); }
         if (!wrong.empty()) {
             std::fprintf(stderr, "%s; repeat with: fuzz_cpu 0 %llu\n", wrong.c_str(),
                          static_cast<unsigned long long>(seed));

@@ -42,6 +42,28 @@ void edges() {
     }
 }
 
+// The same for pairs that blocks take whole: more of them than the device has multiprocessors.
+void whole_edges() {
+    const index_t lengths[] = {1, 127, 128, 129, 255, 256, 257, 384, 385, 511, 512};
+    for (DType dtype : dtypes) {
+        for (int turn = 0; turn < 3; ++turn) {
+            Documents x{dtype, 8}, y{dtype, 8};
+            const index_t count = 11;
+            for (index_t d = 0; d < count; ++d) {
+                x.add(lengths[d]);
+                y.add(lengths[(d + std::vector<index_t>{0, 10, 4}[turn]) % count]);
+            }
+            fill(x, Data::negative, 60 + 2 * turn);
+            fill(y, Data::negative, 61 + 2 * turn);
+            const auto got = run(view(x, -1, 0), view(y, -1, 0), {}, count, DEVICE);
+            for (index_t p = 0; p < count; ++p) {
+                expect_close(got[p], equation(x, p, y, p), dtype,
+                             label(dtype, x.length(p), y.length(p), 8, "whole"));
+            }
+        }
+    }
+}
+
 // Pairs longer than a block takes, in parts; persistent loops; one sided extremes.
 void longs() {
     const index_t shapes[][3] = {{513, 700, 24}, {1, 1300, 16}, {1300, 1, 16}, {600, 5, 9},
@@ -78,7 +100,10 @@ void orders() {
             const auto swapped = run(packed_y, packed_x, {}, count, DEVICE);
             const auto padded = run(view(x, 530, 0), view(y, 200, 0), {}, count, DEVICE);
             const auto narrow = run(packed_x, packed_y, {}, count, {3, 99 * 1024});
-            const auto wide = run(packed_x, packed_y, {}, count, {40, 227 * 1024});
+            const fbs::cuda::Device large = {40, 227 * 1024};
+            const auto wide = run(packed_x, packed_y, {}, count, large);
+            // Documents end before many of the parts that their width is cut into.
+            const auto cut = run(view(y, 200, 0), view(x, 530, 0), {}, count, large);
             Pairs list;
             for (index_t p : {9, 3, 3, 0, 7, 1, 8, 2, 6, 5, 4, 0}) {
                 list.push_back(p);
@@ -94,10 +119,89 @@ void orders() {
                 const Scores back = {
                     {swapped[p].value[1], swapped[p].value[0], swapped[p].value[2]}};
                 expect(same_bits(want[p], back), what + "swapped: other bits");
+                expect(same_bits(cut[p], swapped[p]), what + "cut: other bits");
             }
             for (std::size_t i = 0; i < list.size() / 2; ++i) {
                 expect(same_bits(listed[i], want[list[2 * i]]),
                        label(dtype, 0, 0, dim, "listed: other bits"));
+            }
+        }
+    }
+}
+
+// More pairs, blocks of rows or maxima than one launch takes: the same bits in several.
+void chunks() {
+    for (DType dtype : dtypes) {
+        for (const auto& [n, pad] : {std::pair<index_t, index_t>{40, 0}, {140, 1}}) {
+            Documents x{dtype, 24}, y{dtype, 24};
+            const index_t count = 5;
+            for (index_t d = 0; d < count; ++d) {
+                x.add(n - 3 * d);
+                y.add(n - 20 + 2 * d);
+            }
+            fill(x, Data::normal, 70);
+            fill(y, Data::normal, 71);
+            weigh(y, 72);
+            using Sides = std::pair<fbs::TokenBatch, fbs::TokenBatch>;
+            const Sides packed = {view(x, -1, pad), view(y, -1, 0)};
+            const Sides padded = {view(x, n, pad), view(y, n, 0)};
+            const Pairs list = {4, 0, 0, 4, 3, 3, 2, 1, 1, 2};
+            const fbs::cuda::Device many = {20, 227 * 1024}; // more than pairs: long ones in parts
+            for (const auto& device : {DEVICE, many}) {
+                const auto want = run(packed.first, packed.second, {}, count, device);
+                const auto listed = run(packed.first, packed.second, list, count, device);
+                for (const fbs::cuda::Limits& limits :
+                     {fbs::cuda::Limits{2}, {100, 3}, {100, 100, 1400}}) {
+                    const auto again =
+                        run(packed.first, packed.second, list, count, device, limits);
+                    const auto cut = run(padded.first, padded.second, {}, count, device, limits);
+                    for (index_t p = 0; p < count; ++p) {
+                        const std::string what = label(dtype, n, n, 24, "chunks");
+                        expect_close(want[p], equation(x, p, y, p), dtype, what);
+                        expect(same_bits(cut[p], want[p]), what + ": other bits");
+                        expect(same_bits(again[p], listed[p]), what + " listed: other bits");
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Rows, documents and buffers that start beside the multiples of 16 bytes that cp.async needs.
+void alignments() {
+    for (DType dtype : dtypes) {
+        const index_t dim = 64, count = 3, size = static_cast<index_t>(bytes_of(dtype));
+        for (index_t n : {30, 150}) {
+            Documents x{dtype, dim};
+            for (index_t d = 0; d < count; ++d) x.add(n);
+            fill(x, Data::normal, 80);
+            const auto plain = view(x, n, 0);
+            const auto want = run(plain, plain, {1, 0, 2, 1, 0, 0}, count, DEVICE);
+            // Elements: before the first row, after each row, after each document.
+            const index_t gaps[][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {0, 8, 0}, {8, 8, 8}};
+            for (const auto& [before, after, between] : gaps) {
+                const index_t row = dim + after, document = n * row + between;
+                char* const start = buffer((before + count * document) * size);
+                std::memset(start, 0xFF, (before + count * document) * size);
+                char* const rows = start + before * size;
+                auto side = plain;
+                side.data = rows;
+                side.row_stride = row;
+                side.document_stride = document;
+                for (index_t d = 0; d < count; ++d) {
+                    for (index_t i = 0; i < n; ++i) {
+                        std::memcpy(rows + (d * document + i * row) * size,
+                                    static_cast<const char*>(plain.data) + (d * n + i) * dim * size,
+                                    dim * size);
+                    }
+                }
+                for (const bool first : {true, false}) { // the other side is aligned
+                    const auto got = run(first ? side : plain, first ? plain : side,
+                                         {1, 0, 2, 1, 0, 0}, count, DEVICE);
+                    for (index_t p = 0; p < count; ++p) {
+                        expect(same_bits(got[p], want[p]), label(dtype, n, n, dim, "alignment"));
+                    }
+                }
             }
         }
     }
@@ -207,7 +311,7 @@ void tour() {
 
 // Norms whose squares, and whose products, are out of float's range, beside ordinary ones.
 void scales() {
-    const int exponents[] = {-100, 60, 0, -45, 100, 45};
+    const int exponents[] = {-120, 60, 0, -45, 120, 45};
     for (DType dtype : dtypes) {
         if (dtype == DType::float16) continue; // has no such numbers
         const index_t shapes[][2] = {{5, 72}, {40, 9}, {100, 72}, {200, 72}, {600, 9}};
@@ -244,7 +348,50 @@ void scales() {
     }
 }
 
+// All tokens of a call too long, or all too short, on one side or on both.
+void one_scale() {
+    for (DType dtype : dtypes) {
+        if (dtype == DType::float16) continue;
+        for (index_t n : {40, 600}) {
+            for (int exponent : {-120, 120}) {
+                Documents x{dtype, 8}, y{dtype, 8};
+                x.add(n);
+                y.add(n - 7);
+                fill(x, Data::negative, 44);
+                fill(y, Data::negative, 45);
+                const auto plain = view(y, -1, 0);
+                for (double& value : x.values) value = std::ldexp(value, exponent);
+                for (double& value : y.values) value = std::ldexp(value, exponent);
+                const auto far_x = view(x, -1, 0), far_y = view(y, -1, 0);
+                const Scores want = equation(x, 0, y, 0);
+                const std::string what = label(dtype, n, n - 7, 8, "one scale");
+                expect_close(run(far_x, plain, {}, 1, DEVICE)[0], want, dtype, what);
+                expect_close(run(far_x, far_y, {}, 1, DEVICE)[0], want, dtype, what);
+            }
+        }
+    }
+}
+
 #if defined(FLASHBERTSCORE_EMULATED)
+// The coarser sums of sm_80. Of float32, exchanging the sides may there change a last bit, for the
+// halves of a k of 16 are added one after the other: those comparisons are left to sm_90.
+void coarse_sums() {
+    fbs::emulation::tensor_core = fbs::emulation::SM_80;
+    tour();
+    for (DType dtype : dtypes) {
+        for (index_t dim : {384, 1024}) { // all similarities near 1: the most to cut off
+            Documents x{dtype, dim};
+            x.add(9);
+            fill(x, Data::same, 90);
+            const auto got = run(view(x, -1, 0), view(x, -1, 0), {}, 1, DEVICE);
+            const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
+            const double most = half ? 1e-8 * static_cast<double>(dim) : tolerance(dtype);
+            expect(std::fabs(got[0].value[2] - 1) <= most, label(dtype, 9, 9, dim, "coarse sums"));
+        }
+    }
+    fbs::emulation::tensor_core = fbs::emulation::SM_90;
+}
+
 // Rows that lie 2^27 elements apart: offsets, and steps of 16 rows, need 64 bits. Only the pages
 // that are touched take memory.
 void far_rows() {
@@ -289,11 +436,15 @@ void far_rows() {
 
 int main(int argc, char** argv) {
     const std::pair<const char*, void (*)()> groups[] = {
-        {"tour", tour},         {"rules", rules}, {"poisons", poisons}, {"scales", scales},
+        {"tour", tour},           {"rules", rules},
+        {"poisons", poisons},     {"scales", scales},
+        {"one_scale", one_scale},
 #if defined(FLASHBERTSCORE_EMULATED)
-        {"far_rows", far_rows},
+        {"far_rows", far_rows},   {"coarse_sums", coarse_sums},
 #endif
-        {"edges", edges},       {"longs", longs}, {"orders", orders}};
+        {"edges", edges},         {"whole_edges", whole_edges},
+        {"longs", longs},         {"orders", orders},
+        {"chunks", chunks},       {"alignments", alignments}};
     if (argc > 2) {
         std::erase_if(dtypes, [&](DType dtype) {
             return std::strcmp(NAMES[static_cast<int>(dtype)], argv[2]) != 0;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -68,7 +69,8 @@ inline char* buffer(std::size_t bytes) {
     return at;
 }
 
-// The kernels' side of a buffer: itself on the emulation, a copy of exactly its size on a device.
+// The kernels' side of an address in a buffer: itself on the emulation, one in a copy of exactly
+// the buffer's size on a device.
 #if defined(FLASHBERTSCORE_EMULATED)
 struct Twins {
     template <class T>
@@ -92,13 +94,15 @@ struct Twins {
     template <class T>
     T* of(T* host) {
         if (host == nullptr) return nullptr;
-        const std::size_t bytes = memory.at(host).bytes;
-        void*& device = made[host];
+        const auto& [begin, buffer] = *std::prev(memory.upper_bound(host));
+        void*& device = made[begin];
         if (device == nullptr) {
-            cuda::check(cudaMalloc(&device, std::max<std::size_t>(bytes, 1)), "malloc");
-            cuda::check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "upload");
+            cuda::check(cudaMalloc(&device, std::max<std::size_t>(buffer.bytes, 1)), "malloc");
+            cuda::check(cudaMemcpy(device, begin, buffer.bytes, cudaMemcpyHostToDevice), "upload");
         }
-        return static_cast<T*>(device);
+        const auto offset = static_cast<const char*>(static_cast<const void*>(host)) -
+                            static_cast<const char*>(begin);
+        return static_cast<T*>(static_cast<void*>(static_cast<char*>(device) + offset));
     }
     void* scratch(std::size_t bytes) { // uninitialized, for initcheck
         void* device = nullptr;
@@ -237,7 +241,10 @@ inline TokenBatch view(const Documents& side, index_t width, index_t pad) {
 }
 
 inline std::vector<Scores> run(const TokenBatch& x, const TokenBatch& y, const Pairs& pairs,
-                               index_t count, const cuda::Device& device) {
+                               index_t count, cuda::Device device,
+                               const cuda::Limits& limits = {}) {
+    // A device with less shared memory takes what it has room for.
+    device.shared_bytes = std::min(device.shared_bytes, cuda::current_device().shared_bytes);
     const std::size_t size = x.dtype == DType::float64 ? 8 : 4;
     char* out[3];
     for (char*& at : out) {
@@ -252,7 +259,7 @@ inline std::vector<Scores> run(const TokenBatch& x, const TokenBatch& y, const P
         return side;
     };
     const cuda::Plan plan(there(x), there(y), {pairs.empty() ? nullptr : pairs.data(), count},
-                          device);
+                          device, limits);
     void* workspace = twins.scratch(plan.workspace_bytes());
     plan.run({twins.of(out[0]), twins.of(out[1]), twins.of(out[2])}, workspace, nullptr);
     for (char* at : out) twins.fetch(at);
