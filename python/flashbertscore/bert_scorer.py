@@ -19,7 +19,6 @@ from flashbertscore import (
     pipeline,
     plotting,
     precision,
-    prepack,
     reports,
     signature,
 )
@@ -143,7 +142,7 @@ class BERTScorer(Settings, Comparisons):
             max_length=current.max_length,
             layer=None if self.all_layers else self.num_layers,
             dtype=precision.resolve(self._dtype, self.device).name,
-            linears="packed" if prepack.count(current.model)[0] else "plain",
+            form=current.form,
             idf=("given" if isinstance(self.idf, Mapping) else "yes") if self.idf else "no",
             baseline=custom if self.rescale_with_baseline else "no",
         )

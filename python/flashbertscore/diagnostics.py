@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from flashbertscore import embeddings, matching, memory, ops, pipeline, prepack
+from flashbertscore import attention, embeddings, matching, memory, ops, pipeline, prepack
 from flashbertscore._version import __version__
 from flashbertscore.encoder import CACHE_SIZE, SWITCH, TOKEN_BUDGET, Encoder
 
@@ -50,7 +50,8 @@ def model(encoder: Encoder) -> dict[str, str]:
         f"on {parameter.device}",
         "tokenizer": f"{type(encoder.tokenizer).__name__}, at most "
         f"{encoder.max_length or 'any number of'} tokens",
-        "attention": str(getattr(config, "_attn_implementation", "its own")),
+        "attention": f"{attention.served_layers(encoder.model)} layers by our kernel, else "
+        f"{getattr(config, '_attn_implementation', 'its own')}",
         "linear layers": f"{packed} of {linears} on packed weights",
         "embeddings kept": f"{pipeline.default_cache_bytes(encoder) >> 20} MiB at most "
         f"({embeddings.DEFAULT_BYTES >> 20} MiB, or what the weights take)",

@@ -35,14 +35,15 @@ __all__ = [
 
 # Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
 # activations stay in the caches of a CPU.
-TOKEN_BUDGET = 4096
+TOKEN_BUDGET = 2048
 
 # Models kept loaded. More would only serve a caller who walks through many models, and would hold
 # on to the memory of each.
 CACHE_SIZE = 4
 
 # Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
-# packed once (`flashbertscore.prepack`), or "plain", as transformers made it.
+# packed once (`flashbertscore.prepack`) and its attention by our kernel (`flashbertscore.attention`)
+# where it has what they know, or "plain", as transformers made it.
 SWITCH = "FLASHBERTSCORE_ENCODER"
 
 # Tokenizers without a limit declare int(1e30).
@@ -76,6 +77,15 @@ class Encoder:
         """Where the model is."""
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    @property
+    def form(self) -> str:
+        """How the model runs: "plain", or what of it runs otherwise."""
+        parts = {
+            "packed-linears": prepack.count(self.model)[0],
+            "own-attention": attention.served_layers(self.model),
+        }
+        return "+".join(part for part, count in parts.items() if count) or "plain"
 
     @property
     def max_length(self) -> int | None:
@@ -251,6 +261,7 @@ def load(
             model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
             if fast:
                 prepack.prepack(model)
+                attention.install(model)
             _cache[key] = Encoder(
                 name=model_type,
                 tokenizer=tokenizer,
