@@ -22,6 +22,7 @@ from flashbertscore import (
     reports,
     signature,
 )
+from flashbertscore.comparisons import Comparisons
 from flashbertscore.embeddings import EmbeddingCache
 from flashbertscore.pipeline import Pipeline
 from flashbertscore.settings import Idf, Path, Settings
@@ -47,7 +48,7 @@ class PairScores(NamedTuple):
     f1: float
 
 
-class BERTScorer(Settings):
+class BERTScorer(Settings, Comparisons):
     """BERTScore with the same settings for many calls; see `score` for what they mean.
 
     Attributes:
