@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from flashbertscore import embeddings, matching, memory, ops, pipeline, prepack
+from flashbertscore import attention, embeddings, matching, memory, ops, pipeline, prepack
 from flashbertscore._version import __version__
 from flashbertscore.encoder import CACHE_SIZE, SWITCH, TOKEN_BUDGET, Encoder
 
@@ -42,6 +42,7 @@ def model(encoder: Encoder) -> dict[str, str]:
     """Return how a loaded model runs, as names and values to print."""
     config = getattr(encoder.model, "config", None)
     parameter = next(encoder.model.parameters())
+    served = attention.served_layers(encoder.model)
     packed, linears = prepack.count(encoder.model)
     return {
         "model": f"{type(encoder.model).__name__} of {encoder.name}",
@@ -50,7 +51,9 @@ def model(encoder: Encoder) -> dict[str, str]:
         f"on {parameter.device}",
         "tokenizer": f"{type(encoder.tokenizer).__name__}, at most "
         f"{encoder.max_length or 'any number of'} tokens",
-        "attention": str(getattr(config, "_attn_implementation", "its own")),
+        "attention": f"ours in {served} layers"
+        if served
+        else str(getattr(config, "_attn_implementation", "its own")),
         "linear layers": f"{packed} of {linears} on packed weights",
         "embeddings kept": f"{pipeline.default_cache_bytes(encoder) >> 20} MiB at most "
         f"({embeddings.DEFAULT_BYTES >> 20} MiB, or what the weights take)",

@@ -42,7 +42,8 @@ TOKEN_BUDGET = 4096
 CACHE_SIZE = 4
 
 # Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
-# packed once (`flashbertscore.prepack`), or "plain", as transformers made it.
+# packed once (`flashbertscore.prepack`) and its attention by our kernel where that serves
+# (`flashbertscore.attention`), or "plain", as transformers made it.
 SWITCH = "FLASHBERTSCORE_ENCODER"
 
 # Tokenizers without a limit declare int(1e30).
@@ -251,6 +252,7 @@ def load(
             model = load_model(model_type, depth, device=device, dtype=dtype, revision=revision)
             if fast:
                 prepack.prepack(model)
+                attention.install(model)
             _cache[key] = Encoder(
                 name=model_type,
                 tokenizer=tokenizer,
