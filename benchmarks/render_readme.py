@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import library_cases
 
 README = cases.REPOSITORY / "README.md"
 RESULTS = Path(__file__).parent / "results"
@@ -126,7 +127,33 @@ def text_table(result: dict[str, Any]) -> list[str]:
     ]
 
 
-TABLES = {"op": op_table, "text": text_table, "maxsim": one_direction_table}
+def library_row(result: dict[str, Any], case: library_cases.LibraryCase) -> str:
+    cores = result["machine"]["cores"]
+    records = [find(result, case.name, contender, cores) for contender in case.contenders]
+    times = " / ".join(
+        f"{name} {1e3 * record['median']:,.1f} ms"
+        for name, record in zip(case.contenders, records, strict=True)
+    )
+    ratio = f"{records[1]['median'] / records[0]['median']:.2f}" if len(records) > 1 else ""
+    peaks = " / ".join(f"{record['peak']:,.0f} MiB" for record in records)
+    cells = [case.description, times, ratio, case.target, peaks, case.peak_target]
+    return "| " + " | ".join(cells) + " |"
+
+
+def library_table(result: dict[str, Any]) -> list[str]:
+    return [
+        "| what | times | second over first | aimed at | peak memory | aimed at |",
+        "|---|---|---|---|---|---|",
+        *(library_row(result, case) for case in library_cases.LIBRARY),
+    ]
+
+
+TABLES = {
+    "op": op_table,
+    "text": text_table,
+    "library": library_table,
+    "maxsim": one_direction_table,
+}
 
 
 def render(match: re.Match[str]) -> str:

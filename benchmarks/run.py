@@ -68,6 +68,14 @@ def measure_one(name: str, contender: str, threads: int) -> None:
     for text in cases.TEXT:
         if text.name == name:
             print(json.dumps(measure_text(text, contender)))
+    if name.startswith("lib-"):
+        import library_cases  # noqa: PLC0415
+
+        for library in library_cases.LIBRARY:
+            if library.name == name:
+                call = library_cases.CALLS[library.key](library, contender)
+                record = measure(call, library.runs, warm_up=library.runs > 1)
+                print(json.dumps(record.as_dict()))
 
 
 def measure_text(case: cases.TextCase, contender: str) -> dict[str, Any]:
@@ -127,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="measure the cases whose name begins so")
     parser.add_argument("--text", action="store_true", help="end to end instead of the op")
+    parser.add_argument("--library", action="store_true", help="all pairs, gradients, alignments")
     parser.add_argument("--trial", type=int, default=0, metavar="PAIRS", help="of each text case")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "CONTENDER", "THREADS"))
     options = parser.parse_args()
@@ -150,6 +159,15 @@ def main() -> None:
                 both[0] |= {"errors": errors(text.name)}
                 records += both
                 print(json.dumps(both[0]["errors"]), file=sys.stderr)
+    elif options.library:
+        import library_cases  # noqa: PLC0415
+
+        records = [
+            child(library.name, contender, cores)
+            for library in library_cases.LIBRARY
+            if library.name.startswith(options.only)
+            for contender in library.contenders
+        ]
     else:
         records = [
             child(case.name, contender, threads or cores)
@@ -170,7 +188,8 @@ def main() -> None:
         "dirty": bool(git("status", "--porcelain")),
         "records": records,
     }
-    path = RESULTS / f"{slug(host)}{'-e2e' * options.text}.json"
+    kind = "-e2e" * options.text + "-library" * options.library
+    path = RESULTS / f"{slug(host)}{kind}.json"
     if options.only and path.exists():
         old = json.loads(path.read_text())
         measured = {(r["case"], r["contender"], r["threads"]) for r in records}

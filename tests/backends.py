@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flashbertscore import build_info, functional, isas, ops
+from flashbertscore import backward, build_info, functional, isas, ops
 from flashbertscore.functional import Scores
 
 try:
@@ -21,6 +21,8 @@ except ImportError:
 
 # The CUDA kernels on the CPU: same launcher, same source.
 EMULATED = functools.partial(ops._match_planned, getattr(_emulated, "CudaPlan", None), 0)
+EMULATED_BACKWARD = functools.partial(backward.planned, _emulated, 0)
+OPS = torch.ops.flashbertscore
 
 
 def transfer(value: Tensor, device: str) -> Tensor:
@@ -87,6 +89,54 @@ class Backend:
         if self.name == "cuda":
             return self._on_gpu(functional.bertscore_packed, args, kwargs)
         return functional.bertscore_packed(*args, **kwargs)
+
+    def aligned(self, *args: Tensor | None) -> tuple[Tensor, ...]:
+        """Scores and matches of the padded op on CPU tensors."""
+        if self.name == "tiled":
+            return ops._padded_elsewhere(*args, aligned=True)
+        if self.name == "cuda-emulated":
+            return ops._padded(EMULATED, *args, aligned=True)
+        return self._moved(OPS.bertscore_aligned, args)
+
+    def packed_aligned(self, *args: Tensor | None) -> tuple[Tensor, ...]:
+        """Scores and matches of the packed op on CPU tensors."""
+        if self.name == "tiled":
+            return ops._packed_elsewhere(*args, aligned=True)
+        if self.name == "cuda-emulated":
+            return ops._packed(EMULATED, *args, aligned=True)
+        return self._moved(OPS.bertscore_packed_aligned, args)
+
+    def backward(
+        self,
+        args: tuple[Tensor | None, ...],
+        found: tuple[Tensor, ...],
+        grads: tuple[Tensor | None, ...],
+        wanted: tuple[bool, ...] = (True,) * 4,
+    ) -> tuple[Tensor, ...]:
+        """Gradients of tokens and weights, of the arguments and results of an aligned op.
+
+        ``grads``: of precision, recall, f1 and of the similarities of both sides.
+        """
+        packed = args[0] is not None and args[0].dim() == 2
+        if packed:
+            args = (*args, *(None,) * (7 - len(args)))
+        else:
+            args = (*args, *(None,) * (6 - len(args)))
+            args = (*args[:2], *args[4:])
+        everything = (*args, *found[:2], *found[3:], *grads, wanted)
+        make = backward._packed_call if packed else backward._padded_call
+        if self.name == "tiled":
+            return backward._elsewhere(make, *everything)
+        if self.name == "cuda-emulated":
+            return backward._native(EMULATED_BACKWARD, make(*everything))
+        op = OPS.bertscore_packed_backward if packed else OPS.bertscore_backward
+        return self._moved(op, everything)
+
+    def _moved(self, op: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Call on CPU tensors, or with copies of them on the GPU."""
+        if self.name == "cuda":
+            args = tuple(value.cuda() if isinstance(value, Tensor) else value for value in args)
+        return tuple(value.cpu() for value in op(*args))
 
     def assert_same(self, got: Scores, expected: Scores) -> None:
         """Compare scores bit for bit, or to rounding where no more is promised; NaN for NaN."""

@@ -41,7 +41,7 @@ def test_a_model(capsys: pytest.CaptureFixture[str], tiny_model: TinyModel) -> N
     count = prepack.numel(loaded.model)
     assert found["model"] == f"BertModel of {path}"
     assert found["weights"] == f"{count:,} float32 on cpu"
-    assert found["attention"] == "ours in 3 layers"
+    assert found["attention"] == "3 layers by our kernel, else sdpa"
     packed, linears = prepack.count(loaded.model)
     assert linears == 3 * 6 + 1  # the pooler
     assert found["linear layers"] == f"{packed} of {linears} on packed weights"

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from flashbertscore import attention, encoder, loading, prepack
+from flashbertscore import encoder, loading, prepack
 from flashbertscore.encoder import batches, load
 from helpers.texts import SENTENCES
 from helpers.tiny_models import FAMILIES, save_model
@@ -276,8 +276,8 @@ def test_the_switch(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(encoder.SWITCH, value)
         loaded = encoder.load(path, 3)
         found[value] = loaded.encode(loaded.tokenize(["a text", "another one"]))
-        assert attention.served_layers(loaded.model) == (3 if value == "fast" else 0)
-        assert (prepack.count(loaded.model)[0] > 0) == (value == "fast" and prepack.available())
+        parts = ["packed-linears"] * prepack.available() + ["own-attention"]
+        assert loaded.form == ("+".join(parts) if value == "fast" else "plain")
     torch.testing.assert_close(found["fast"], found["plain"], atol=1e-5, rtol=1e-5)
     monkeypatch.setenv(encoder.SWITCH, "quick")
     with pytest.raises(ValueError, match="FLASHBERTSCORE_ENCODER: expected fast or plain, got qui"):

@@ -17,12 +17,12 @@ PADDED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "not a tensor": (
         {"candidate": [[1.0]]},
         TypeError,
-        "candidate: expected a torch.Tensor, got list",
+        "candidate: expected a torch.Tensor or an array with __dlpack__, got list",
     ),
     "mask not a tensor": (
         {"candidate_mask": [[1, 1, 1]] * 2},
         TypeError,
-        "candidate_mask: expected a torch.Tensor, got list",
+        "candidate_mask: expected a torch.Tensor or an array with __dlpack__, got list",
     ),
     "rank": (
         {"candidate": X[0]},
@@ -145,7 +145,7 @@ PACKED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "offsets not a tensor": (
         {"candidate_offsets": [0, 3, 5]},
         TypeError,
-        "candidate_offsets: expected a torch.Tensor, got list",
+        "candidate_offsets: expected a torch.Tensor or an array with __dlpack__, got list",
     ),
     "offsets dtype": (
         {"candidate_offsets": X_OFFSETS.float()},

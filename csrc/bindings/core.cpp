@@ -1,10 +1,13 @@
 // Python module `_core`: turns addresses into views and calls the CPU entry. It only binds.
+#include "bindings/gradient.h"
 #include "core/validate.h"
 #include "core/views.h"
 #include "cpu/attention.h"
+#include "cpu/backward.h"
 #include "cpu/greedy_match.h"
 #include "cpu/isa.h"
 #if defined(FLASHBERTSCORE_CUDA_VERSION)
+#include "bindings/cuda_gradient.h"
 #include "bindings/cuda_plan.h"
 #else
 #define FLASHBERTSCORE_CUDA_VERSION ""
@@ -58,14 +61,31 @@ const fbs::Isa& chosen_isa() {
 void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::TokenBatch& reference, fbs::index_t reference_rows,
                   std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
-                  std::uintptr_t recall, std::uintptr_t f1, int threads) {
+                  std::uintptr_t recall, std::uintptr_t f1, int threads,
+                  const fbs::bindings::AlignmentAddresses& alignment) {
     const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
     const fbs::Isa& isa = chosen_isa();
     const py::gil_scoped_release unlocked;
     fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
     fbs::greedy_match(candidate, reference, list,
                       {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)}, threads,
-                      isa);
+                      isa, fbs::bindings::alignment_out(alignment));
+}
+
+void match_backward(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
+                    const fbs::TokenBatch& reference, fbs::index_t reference_rows,
+                    std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
+                    std::uintptr_t recall, const fbs::bindings::AlignmentAddresses& alignment,
+                    const fbs::bindings::GradientAddresses& gradient,
+                    const fbs::bindings::OutAddresses& out, int threads) {
+    const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
+    const fbs::Isa& isa = chosen_isa();
+    const py::gil_scoped_release unlocked;
+    fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
+    fbs::match_backward(candidate, reference, list, pointer<const void>(precision),
+                        pointer<const void>(recall), fbs::bindings::alignment_of(alignment),
+                        fbs::bindings::gradient_of(gradient), fbs::bindings::out_of(out), threads,
+                        isa);
 }
 
 // Address of the first element; elements between texts, heads, tokens.
@@ -122,7 +142,12 @@ PYBIND11_MODULE(_core, m) {
 
     m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
-          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));
+          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"),
+          py::arg("alignment") = fbs::bindings::AlignmentAddresses{});
+    m.def("match_backward", &match_backward, py::arg("candidate"), py::arg("candidate_rows"),
+          py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
+          py::arg("precision"), py::arg("recall"), py::arg("alignment"), py::arg("gradient"),
+          py::arg("out"), py::arg("threads"));
     m.def(
         "validate",
         [](const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
@@ -146,5 +171,6 @@ PYBIND11_MODULE(_core, m) {
     });
 #if !defined(FLASHBERTSCORE_WITHOUT_CUDA)
     flashbertscore::bindings::bind_plan(m);
+    flashbertscore::bindings::bind_gradient(m);
 #endif
 }

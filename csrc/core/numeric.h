@@ -52,6 +52,28 @@ static inline float float16_to_float(std::uint16_t bits) {
     return bits_to_float(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
+static inline std::uint32_t float_to_bits(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Rounded to nearest, ties to even, to binary16. Below its normal numbers the adder of float
+// rounds, at 2^-24.
+static inline std::uint16_t float_to_float16(float value) {
+    const std::uint32_t bits = float_to_bits(value);
+    const std::uint32_t sign = (bits >> 16) & 0x8000u;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) { return static_cast<std::uint16_t>(sign | 0x7e00u); }
+    if (magnitude >= 0x477ff000u) { return static_cast<std::uint16_t>(sign | 0x7c00u); }
+    if (magnitude < 0x38800000u) {
+        const float rounded = bits_to_float(magnitude) + 0.5f;
+        return static_cast<std::uint16_t>(sign | (float_to_bits(rounded) - 0x3f000000u));
+    }
+    const std::uint32_t rebased = magnitude - 0x38000000u;
+    return static_cast<std::uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
+}
+
 // Element k of a row, as the type computed in (float, or double for float64 rows).
 template <class T>
 static inline T element(const void* row, DType dtype, index_t k) {

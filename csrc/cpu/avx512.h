@@ -24,6 +24,9 @@ struct Float16x : Plain<Float16x, float> {
     static reg mul(reg a, reg b) { return _mm512_mul_ps(a, b); }
     static reg max(reg a, reg b) { return _mm512_max_ps(a, b); }
     static float max_of_lanes(reg x) { return _mm512_reduce_max_ps(x); }
+    static reg select_greater(reg a, reg b, reg yes, reg no) {
+        return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), no, yes);
+    }
     static reg times_power_of_2(reg x, reg n) { return _mm512_scalef_ps(x, n); }
 
     template <DType dtype>

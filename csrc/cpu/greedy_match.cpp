@@ -46,17 +46,19 @@ struct Workspace {
     std::vector<T> y_scale;    // [panels * C]
     std::vector<T> row_max;    // [N]
     std::vector<T> column_max; // [M up to the next multiple of C]
-    index_t packed = -1;       // the reference that `panels` holds whole
-    index_t columns = 0;       // its columns that are packed so far
+    std::vector<Place<T>> row_place;    // [N] where those are, if they are asked for
+    std::vector<Place<T>> column_place; // [M up to the next multiple of C]
+    index_t packed = -1;                // the reference that `panels` holds whole
+    index_t columns = 0;                // its columns that are packed so far
 };
 
 template <class T, class S>
 class Matcher {
   public:
     Matcher(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-            const ScoreOut& out, const Kernels<T, S>& kernels)
+            const ScoreOut& out, const AlignmentOut& alignment, const Kernels<T, S>& kernels)
         : candidate_(candidate, kernels), reference_(reference, kernels), pairs_(pairs), out_(out),
-          kernels_(kernels), dim_(candidate.dim),
+          alignment_(alignment), kernels_(kernels), dim_(candidate.dim),
           block_panels_(panels_per_block(dim_, kernels.columns, sizeof(S))) {}
 
     void run(int threads);
@@ -95,19 +97,26 @@ class Matcher {
                std::vector<S>& scratch) const;
     void match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) const;
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
-    void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max, const Ahead& ahead);
+    void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max, Place<T>* row_place,
+               const Ahead& ahead);
     // The memory of pair p's documents, or of as much as may wait in a cache.
     Ahead memory(index_t p) const;
     void match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead);
     void match_shared(index_t p, std::vector<Workspace<T, S>>& spaces);
     // Writes the scores of pair p: by a rule, or the means of its maxima.
-    void finish(index_t p, const T* row_max, const T* column_max);
+    void finish(index_t p, const Workspace<T, S>& best);
+    // Writes the alignment of the tokens of one side of pair p.
+    void align(index_t p, const Documents<T, S>& own, index_t d, const Documents<T, S>& other,
+               index_t e, const T* best, const Place<T>* places, std::int32_t* index,
+               T* similarity) const;
+    void align(index_t p, const Workspace<T, S>* best) const; // null: there are no matches
     void write(index_t p, double precision, double recall, double f1);
 
     Documents<T, S> candidate_;
     Documents<T, S> reference_;
     PairList pairs_;
     ScoreOut out_;
+    AlignmentOut alignment_;
     const Kernels<T, S>& kernels_;
     index_t dim_;
     index_t block_panels_;
@@ -207,10 +216,12 @@ bool Matcher<T, S>::settled(index_t p) {
     if (!candidate_.finite(c) || !reference_.finite(r)) {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         write(p, nan, nan, nan);
+        if (alignment_) { align(p, nullptr); }
         return true;
     }
     if (candidate_.count(c) == 0 || reference_.count(r) == 0) {
         write(p, 0.0, 0.0, 0.0);
+        if (alignment_) { align(p, nullptr); }
         return true;
     }
     if constexpr (!std::is_same_v<T, S>) { return extreme(p); }
@@ -250,12 +261,13 @@ void Matcher<T, S>::pack(index_t reference, index_t first, index_t count, index_
 
 template <class T, class S>
 void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max,
-                          const Ahead& ahead) {
+                          Place<T>* row_place, const Ahead& ahead) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t M = reference_.count(r);
     const index_t block = block_panels_ * kernels_.columns; // columns in a block
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
+    if (alignment_) { space.column_place.assign(static_cast<std::size_t>(padded(M)), 0); }
     // A reference that may meet more candidates is kept whole, if it is not too long for that.
     const bool whole = pairs_.pairs && stays_packed(padded(M), dim_, sizeof(S));
     if (!whole || space.packed != r) {
@@ -285,9 +297,19 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
                     next.data[0] = reinterpret_cast<const char*>(x[count]);
                     next.bytes[0] = count * dim_ * static_cast<index_t>(sizeof(S));
                 }
-                kernels_.match(x, candidate_.scale(c) + row, count, space.panels.data() + at * dim_,
-                               space.y_scale.data() + at, padded(columns) / kernels_.columns, dim_,
-                               row_max + row, space.column_max.data() + column, next);
+                const T* x_scale = candidate_.scale(c) + row;
+                const index_t panels = padded(columns) / kernels_.columns;
+                T* column_max = space.column_max.data() + column;
+                if (alignment_) {
+                    kernels_.match_places(
+                        x, x_scale, count, space.panels.data() + at * dim_,
+                        space.y_scale.data() + at, panels, dim_, row_max + row, column_max, next,
+                        {row, column, row_place + row, space.column_place.data() + column});
+                } else {
+                    kernels_.match(x, x_scale, count, space.panels.data() + at * dim_,
+                                   space.y_scale.data() + at, panels, dim_, row_max + row,
+                                   column_max, next);
+                }
             }
         }
     }
@@ -302,8 +324,15 @@ void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& 
     space.column_max.assign(static_cast<std::size_t>(M), kNothing<T>);
     const Rows<S> x = candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x));
     const Rows<S> y = reference_.rows(r, 0, M, scratch(reference_, r, M, space.y));
-    kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
-                         space.row_max.data(), space.column_max.data(), ahead);
+    if (alignment_) {
+        space.column_place.assign(static_cast<std::size_t>(M), 0);
+        kernels_.match_short_places(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
+                                    space.row_max.data(), space.column_max.data(), ahead,
+                                    {0, 0, space.row_place.data(), space.column_place.data()});
+    } else {
+        kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
+                             space.row_max.data(), space.column_max.data(), ahead);
+    }
 }
 
 template <class T, class S>
@@ -326,13 +355,14 @@ template <class T, class S>
 void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead) {
     const index_t N = candidate_.count(pairs_.candidate(p));
     space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
+    if (alignment_) { space.row_place.assign(static_cast<std::size_t>(N), 0); }
     if (short_by_tokens(p)) {
         match_short(p, space, ahead);
     } else {
         WorkQueue rows(N, N);
-        sweep(p, rows, space, space.row_max.data(), ahead);
+        sweep(p, rows, space, space.row_max.data(), space.row_place.data(), ahead);
     }
-    finish(p, space.row_max.data(), space.column_max.data());
+    finish(p, space);
 }
 
 // Threads take runs of rows; each keeps its own column maxima, merged at the end. A maximum does
@@ -343,26 +373,70 @@ void Matcher<T, S>::match_shared(index_t p, std::vector<Workspace<T, S>>& spaces
     const index_t workers = static_cast<index_t>(spaces.size());
     std::vector<T>& row_max = spaces[0].row_max;
     row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
+    std::vector<Place<T>>& row_place = spaces[0].row_place;
+    if (alignment_) { row_place.assign(static_cast<std::size_t>(N), 0); }
     // Four runs a thread even out their speeds; each run packs the columns again.
     const index_t tiles = (N + kernels_.rows - 1) / kernels_.rows;
     WorkQueue rows(N, (tiles + 4 * workers - 1) / (4 * workers) * kernels_.rows);
     for (Workspace<T, S>& space : spaces) { space.column_max.clear(); }
     run_workers(static_cast<int>(workers), [&](int worker) {
-        sweep(p, rows, spaces[static_cast<std::size_t>(worker)], row_max.data(), {});
+        sweep(p, rows, spaces[static_cast<std::size_t>(worker)], row_max.data(), row_place.data(),
+              {});
     });
     std::vector<T>& column_max = spaces[0].column_max;
     for (std::size_t worker = 1; worker < spaces.size(); ++worker) {
         const std::vector<T>& other = spaces[worker].column_max;
         for (std::size_t j = 0; j < other.size(); ++j) {
+            if (alignment_) { // runs of rows in any order: of equals the lowest row
+                Place<T>& place = spaces[0].column_place[j];
+                const Place<T> there = spaces[worker].column_place[j];
+                if (other[j] > column_max[j] || (other[j] == column_max[j] && there < place)) {
+                    place = there;
+                }
+            }
             column_max[j] = std::max(column_max[j], other[j]);
         }
     }
-    finish(p, row_max.data(), column_max.data());
+    finish(p, spaces[0]);
 }
 
 template <class T, class S>
-void Matcher<T, S>::finish(index_t p, const T* row_max, const T* column_max) {
+void Matcher<T, S>::align(index_t p, const Documents<T, S>& own, index_t d,
+                          const Documents<T, S>& other, index_t e, const T* best,
+                          const Place<T>* places, std::int32_t* index, T* similarity) const {
+    const bool finite =
+        candidate_.finite(pairs_.candidate(p)) && reference_.finite(pairs_.reference(p));
+    const index_t length = own.batch().length(d);
+    std::fill(index, index + length, -1);
+    std::fill(similarity, similarity + length, T(0));
+    const T* scale = own.scale(d);
+    for (index_t i = 0; i < own.count(d); ++i) {
+        const index_t row = own.row(d, i);
+        if (best) {
+            index[row] = static_cast<std::int32_t>(other.row(e, places[i]));
+            similarity[row] = best[i] * scale[i];
+        } else if (!finite) {
+            similarity[row] = std::numeric_limits<T>::quiet_NaN();
+        }
+    }
+}
+
+template <class T, class S>
+void Matcher<T, S>::align(index_t p, const Workspace<T, S>* best) const {
+    const index_t c = pairs_.candidate(p), r = pairs_.reference(p);
+    const index_t x = alignment_.candidate_base[p], y = alignment_.reference_base[p];
+    align(p, candidate_, c, reference_, r, best ? best->row_max.data() : nullptr,
+          best ? best->row_place.data() : nullptr, alignment_.candidate_index + x,
+          static_cast<T*>(alignment_.candidate_similarity) + x);
+    align(p, reference_, r, candidate_, c, best ? best->column_max.data() : nullptr,
+          best ? best->column_place.data() : nullptr, alignment_.reference_index + y,
+          static_cast<T*>(alignment_.reference_similarity) + y);
+}
+
+template <class T, class S>
+void Matcher<T, S>::finish(index_t p, const Workspace<T, S>& best) {
     if (settled(p)) { return; } // a token read on the way may have decided it
+    if (alignment_) { align(p, &best); }
     const auto mean = [](const Documents<T, S>& side, index_t d, const T* best) {
         const T* scale = side.scale(d);
         double sum = 0.0;
@@ -374,8 +448,8 @@ void Matcher<T, S>::finish(index_t p, const T* row_max, const T* column_max) {
         }
         return sum / weights; // 0 / 0 is NaN: nothing had weight
     };
-    const double precision = mean(candidate_, pairs_.candidate(p), row_max);
-    const double recall = mean(reference_, pairs_.reference(p), column_max);
+    const double precision = mean(candidate_, pairs_.candidate(p), best.row_max.data());
+    const double recall = mean(reference_, pairs_.reference(p), best.column_max.data());
     const double sum = precision + recall;
     const bool defined = sum != 0.0 && !std::isnan(sum);
     write(p, precision, recall, defined ? 2.0 * precision * recall / sum : 0.0);
@@ -402,17 +476,23 @@ std::vector<index_t> Matcher<T, S>::left_out() const {
 
 // Matches some of the pairs on their own and puts their scores where they belong.
 void match_some(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-                const ScoreOut& out, int threads, const Isa& isa,
+                const ScoreOut& out, const AlignmentOut& alignment, int threads, const Isa& isa,
                 const std::vector<index_t>& some) {
-    std::vector<index_t> chosen;
+    std::vector<index_t> chosen, bases[2];
     for (const index_t p : some) {
         chosen.push_back(pairs.candidate(p));
         chosen.push_back(pairs.reference(p));
+        if (!alignment) { continue; }
+        bases[0].push_back(alignment.candidate_base[p]);
+        bases[1].push_back(alignment.reference_base[p]);
     }
+    AlignmentOut there = alignment;
+    there.candidate_base = bases[0].data();
+    there.reference_base = bases[1].data();
     const index_t count = static_cast<index_t>(some.size());
     std::vector<float> precision(some.size()), recall(some.size()), f1(some.size());
     Matcher<float, float>(candidate, reference, {chosen.data(), count},
-                          {precision.data(), recall.data(), f1.data()}, *isa.float32)
+                          {precision.data(), recall.data(), f1.data()}, there, *isa.float32)
         .run(threads);
     for (std::size_t i = 0; i < some.size(); ++i) {
         static_cast<float*>(out.precision)[some[i]] = precision[i];
@@ -424,18 +504,36 @@ void match_some(const TokenBatch& candidate, const TokenBatch& reference, const 
 } // namespace
 
 void greedy_match(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-                  const ScoreOut& out, int threads, const Isa& isa) {
+                  const ScoreOut& out, int threads, const Isa& isa, const AlignmentOut& wanted) {
     if (pairs.count == 0) { return; }
+    AlignmentOut alignment = wanted;
+    std::vector<index_t> bases[2];
+    if (alignment) {
+        index_t base[2] = {0, 0};
+        for (index_t p = 0; p < pairs.count; ++p) {
+            bases[0].push_back(base[0]);
+            bases[1].push_back(base[1]);
+            base[0] += candidate.length(pairs.candidate(p));
+            base[1] += reference.length(pairs.reference(p));
+        }
+        alignment.candidate_base = bases[0].data();
+        alignment.reference_base = bases[1].data();
+    }
     if (candidate.dtype == DType::float64) {
-        Matcher<double, double>(candidate, reference, pairs, out, *isa.float64).run(threads);
+        Matcher<double, double>(candidate, reference, pairs, out, alignment, *isa.float64)
+            .run(threads);
     } else if (candidate.dtype == DType::bfloat16 && isa.bfloat16 != nullptr &&
                candidate.dim % isa.bfloat16->step == 0) {
-        Matcher<float, bfloat16> matcher(candidate, reference, pairs, out, *isa.bfloat16);
+        Matcher<float, bfloat16> matcher(candidate, reference, pairs, out, alignment,
+                                         *isa.bfloat16);
         matcher.run(threads);
         const std::vector<index_t> rest = matcher.left_out();
-        if (!rest.empty()) { match_some(candidate, reference, pairs, out, threads, isa, rest); }
+        if (!rest.empty()) {
+            match_some(candidate, reference, pairs, out, alignment, threads, isa, rest);
+        }
     } else {
-        Matcher<float, float>(candidate, reference, pairs, out, *isa.float32).run(threads);
+        Matcher<float, float>(candidate, reference, pairs, out, alignment, *isa.float32)
+            .run(threads);
     }
 }
 

@@ -1,8 +1,10 @@
-// What an instruction set brings: five small functions per computed type. The sweep over tiles
+// What an instruction set brings: seven small functions per computed type. The sweep over tiles
 // (greedy_match.cpp) is written once and calls them through this table.
 #pragma once
 
 #include "core/views.h"
+
+#include <type_traits>
 
 namespace flashbertscore {
 
@@ -23,6 +25,21 @@ struct Rows {
 struct Ahead {
     const char* data[2] = {nullptr, nullptr};
     index_t bytes[2] = {0, 0};
+};
+
+// A place is kept as the bits of a T, so that it moves with the maxima in the same vectors: an
+// integer of T's size, which no arithmetic of T touches.
+template <class T>
+using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
+// Where maxima are, for an alignment; of equals the lowest index. Indices count tokens of the
+// document: of x from first_row on, of y from first_column on.
+template <class T>
+struct Places {
+    index_t first_row = 0;
+    index_t first_column = 0;
+    Place<T>* row = nullptr;    // [count of x] column of each row's maximum
+    Place<T>* column = nullptr; // [count of y] row of each column's maximum
 };
 
 // T: the type computed in, float or double. S: the type that is multiplied, T or bfloat16. A scale
@@ -56,6 +73,15 @@ struct Kernels {
     void (*match_short)(Rows<S> x, const T* x_scale /* [N] */, index_t N, Rows<S> y,
                         const T* y_scale /* [M] */, index_t M, index_t dim, T* row_max /* [N] */,
                         T* column_max /* [M] */, Ahead ahead);
+
+    // Both with the places of the maxima: written where a maximum grows, which must be so where one
+    // is still -inf. The maxima have the same bits.
+    void (*match_places)(Rows<S> x, const T* x_scale, index_t count, const S* panels,
+                         const T* y_scale, index_t panel_count, index_t dim, T* row_max,
+                         T* column_max, Ahead ahead, Places<T> places);
+    void (*match_short_places)(Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
+                               index_t M, index_t dim, T* row_max, T* column_max, Ahead ahead,
+                               Places<T> places);
 };
 
 // One head of self-attention over one text: rows of `dim` contiguous elements, one a token.

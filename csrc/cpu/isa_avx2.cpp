@@ -20,6 +20,9 @@ struct Float8x : Plain<Float8x, float> {
     static reg add(reg a, reg b) { return _mm256_add_ps(a, b); }
     static reg mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
     static reg max(reg a, reg b) { return _mm256_max_ps(a, b); }
+    static reg select_greater(reg a, reg b, reg yes, reg no) {
+        return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+    }
     static float max_of_lanes(reg x) {
         __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
         half = _mm_max_ps(half, _mm_movehl_ps(half, half));
@@ -83,6 +86,9 @@ struct Double4x : Plain<Double4x, double> {
     static reg add(reg a, reg b) { return _mm256_add_pd(a, b); }
     static reg mul(reg a, reg b) { return _mm256_mul_pd(a, b); }
     static reg max(reg a, reg b) { return _mm256_max_pd(a, b); }
+    static reg select_greater(reg a, reg b, reg yes, reg no) {
+        return _mm256_blendv_pd(no, yes, _mm256_cmp_pd(a, b, _CMP_GT_OQ));
+    }
     static double max_of_lanes(reg x) {
         const __m128d half = _mm_max_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
         return _mm_cvtsd_f64(_mm_max_sd(half, _mm_unpackhi_pd(half, half)));

@@ -19,6 +19,9 @@ struct Double8x : Plain<Double8x, double> {
     static reg mul(reg a, reg b) { return _mm512_mul_pd(a, b); }
     static reg max(reg a, reg b) { return _mm512_max_pd(a, b); }
     static double max_of_lanes(reg x) { return _mm512_reduce_max_pd(x); }
+    static reg select_greater(reg a, reg b, reg yes, reg no) {
+        return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_GT_OQ), no, yes);
+    }
 
     template <DType dtype>
     static reg load_as(const void* row, index_t k) {

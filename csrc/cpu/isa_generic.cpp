@@ -38,6 +38,7 @@ struct Vector16 : Plain<Vector16<Element>, Element> {
     static reg add(reg a, reg b) { return a + b; }
     static reg mul(reg a, reg b) { return a * b; }
     static reg max(reg a, reg b) { return a > b ? a : b; }
+    static reg select_greater(reg a, reg b, reg yes, reg no) { return a > b ? yes : no; }
     static T max_of_lanes(reg x) {
         T best = x[0];
         for (index_t i = 1; i < lanes; ++i) { best = x[i] > best ? x[i] : best; }

@@ -3,8 +3,9 @@
 // library: the linker keeps one copy of those, and it could be the one with the wider instructions.
 //
 // V offers, for registers of T: T, reg, lanes, row_tile, short_rows, zero, broadcast, load, store,
-// load_as<DType>, fma, add, mul, max, max_of_lanes, sum_of_lanes, transpose; and for what is
-// multiplied: S, step, many, read, repeat, dot, product. In a plain type (Plain) S is T.
+// load_as<DType>, fma, add, mul, max, max_of_lanes, sum_of_lanes, transpose, select_greater; and
+// for what is multiplied: S, step, many, read, repeat, dot, product. In a plain type (Plain) S is
+// T.
 //
 //   one tile           x [R, dim] rows, L1        panel [dim, C] K-major, L2
 //                      broadcast x[r, k]     *    C / lanes vectors of panel[k, :]
@@ -95,8 +96,10 @@ double sum_of_squares_as(const void* row, index_t dim) {
     }
     typename V::T parts[V::lanes];
     V::store(parts, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
-    double total = 0.0;
-    for (index_t i = 0; i < V::lanes; ++i) { total += static_cast<double>(parts[i]); }
+    double some[4] = {};
+#pragma GCC unroll 16
+    for (index_t i = 0; i < V::lanes; ++i) { some[i % 4] += static_cast<double>(parts[i]); }
+    double total = (some[0] + some[1]) + (some[2] + some[3]);
     for (; k < dim; ++k) {
         const double x = element<typename V::T>(row, dtype, k);
         total += x * x;
@@ -176,15 +179,47 @@ class RowPointers {
     const char* base_[kGroups];
 };
 
-template <class V, int R>
+// A place as the bits of a T, and in every lane of a vector.
+template <class V>
+typename V::reg broadcast_place(index_t place) {
+    const Place<typename V::T> bits = static_cast<Place<typename V::T>>(place);
+    typename V::T value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return V::broadcast(value);
+}
+
+// The lowest of the places, each plus its lane, whose value is `most`.
+template <class T, index_t lanes>
+Place<T> lowest_place(const T (&value)[lanes], const Place<T> (&place)[lanes], T most) {
+    constexpr Place<T> none = static_cast<Place<T>>(~(Place<T>{1} << (8 * sizeof(T) - 1)));
+    Place<T> lowest = none;
+    for (index_t lane = 0; lane < lanes; ++lane) {
+        const Place<T> here =
+            value[lane] == most ? place[lane] + static_cast<Place<T>>(lane) : none;
+        lowest = here < lowest ? here : lowest;
+    }
+    return lowest;
+}
+
+// PLACES: keep where maxima are.
+template <class V, int R, bool PLACES>
 void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typename V::S* panels,
                 const typename V::T* y_scale, index_t panel_count, index_t dim,
-                typename V::T* row_max, typename V::T* column_max, Ahead ahead) {
+                typename V::T* row_max, typename V::T* column_max, Ahead ahead,
+                [[maybe_unused]] const Places<typename V::T>& places) {
     using reg = typename V::reg;
     constexpr index_t C = kVectors * V::lanes;
     Pacer pacer(ahead, x.data, panel_count * (dim / V::step));
     reg best[R]; // [R, lanes] running row maxima
     for (int r = 0; r < R; ++r) { best[r] = V::broadcast(row_max[r]); }
+    [[maybe_unused]] reg from[R];   // [R, lanes] first column of the vector that `best` is of
+    [[maybe_unused]] reg number[R]; // of the rows
+    if constexpr (PLACES) {
+        for (int r = 0; r < R; ++r) {
+            from[r] = V::zero();
+            number[r] = broadcast_place<V>(places.first_row + r);
+        }
+    }
     for (index_t p = 0; p < panel_count; ++p) {
         const typename V::S* panel = panels + p * dim * C; // [dim / step, C, step]
         reg total[R][kVectors];                            // [R, C]
@@ -229,27 +264,55 @@ void match_rows(Rows<typename V::S> x, const typename V::T* x_scale, const typen
             const index_t at = p * C + v * V::lanes;
             const reg scale = V::load(y_scale + at);
             reg column = V::load(column_max + at);
-            for (int r = 0; r < R; ++r) {
-                best[r] = V::max(best[r], V::mul(total[r][v], scale));
-                column = V::max(column, V::mul(total[r][v], V::broadcast(x_scale[r])));
+            if constexpr (PLACES) {
+                const reg here = broadcast_place<V>(places.first_column + at);
+                auto* const column_place = reinterpret_cast<typename V::T*>(places.column + at);
+                reg row = V::load(column_place);
+                for (int r = 0; r < R; ++r) {
+                    const reg in_row = V::mul(total[r][v], scale);
+                    from[r] = V::select_greater(in_row, best[r], here, from[r]);
+                    best[r] = V::max(best[r], in_row);
+                    const reg in_column = V::mul(total[r][v], V::broadcast(x_scale[r]));
+                    row = V::select_greater(in_column, column, number[r], row);
+                    column = V::max(column, in_column);
+                }
+                V::store(column_place, row);
+            } else {
+                for (int r = 0; r < R; ++r) {
+                    best[r] = V::max(best[r], V::mul(total[r][v], scale));
+                    column = V::max(column, V::mul(total[r][v], V::broadcast(x_scale[r])));
+                }
             }
             V::store(column_max + at, column);
         }
     }
-    for (int r = 0; r < R; ++r) { row_max[r] = V::max_of_lanes(best[r]); }
+    for (int r = 0; r < R; ++r) {
+        const typename V::T most = V::max_of_lanes(best[r]);
+        if constexpr (PLACES) {
+            if (most > row_max[r]) { // else it was in columns before these
+                typename V::T value[V::lanes];
+                Place<typename V::T> place[V::lanes];
+                V::store(value, best[r]);
+                V::store(reinterpret_cast<typename V::T*>(place), from[r]);
+                places.row[r] = lowest_place(value, place, most);
+            }
+        }
+        row_max[r] = most;
+    }
 }
 
-template <class V, std::size_t... R>
+template <class V, bool PLACES, std::size_t... R>
 void match(Rows<typename V::S> x, const typename V::T* x_scale, index_t count,
            const typename V::S* panels, const typename V::T* y_scale, index_t panel_count,
            index_t dim, typename V::T* row_max, typename V::T* column_max, Ahead ahead,
-           std::index_sequence<R...>) {
+           const Places<typename V::T>& places, std::index_sequence<R...>) {
     using T = typename V::T;
     using S = typename V::S;
-    using Function =
-        void (*)(Rows<S>, const T*, const S*, const T*, index_t, index_t, T*, T*, Ahead);
-    static constexpr Function by_rows[] = {match_rows<V, static_cast<int>(R) + 1>...};
-    by_rows[count - 1](x, x_scale, panels, y_scale, panel_count, dim, row_max, column_max, ahead);
+    using Function = void (*)(Rows<S>, const T*, const S*, const T*, index_t, index_t, T*, T*,
+                              Ahead, const Places<T>&);
+    static constexpr Function by_rows[] = {match_rows<V, static_cast<int>(R) + 1, PLACES>...};
+    by_rows[count - 1](x, x_scale, panels, y_scale, panel_count, dim, row_max, column_max, ahead,
+                       places);
 }
 
 template <class T>
@@ -291,13 +354,16 @@ template <class V, int R>
     }
 }
 
-template <class V, int R>
+template <class V, int R, bool PLACES>
 void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<typename V::S> y,
                       const typename V::T* y_scale, index_t M, index_t dim, typename V::T* row_max,
-                      typename V::T* column_max, Pacer& pacer) {
+                      typename V::T* column_max, Pacer& pacer,
+                      [[maybe_unused]] const Places<typename V::T>& places) {
     using T = typename V::T;
     using Four = Quad<T>;
-    Four best[R]; // [R, 4] running row maxima
+    using FourPlaces [[maybe_unused]] = Quad<Place<T>>;
+    Four best[R];                          // [R, 4] running row maxima
+    [[maybe_unused]] FourPlaces from[R]{}; // [R, 4] first of the four columns that `best` is of
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) { best[r] = Four{} + row_max[r]; }
     for (index_t j = 0; j < M; j += 4) {
@@ -310,18 +376,31 @@ void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<
         }
         T dot[R][4];
         dots<V, R>(x, columns, dim, dot, pacer);
-        Four most; // of the columns
+        Four most;                         // of the columns
+        [[maybe_unused]] FourPlaces row{}; // and its row
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             Four value;
             __builtin_memcpy(&value, dot[r], sizeof value);
             const Four in_row = value * scale;
             const Four in_column = value * x_scale[r];
+            if constexpr (PLACES) {
+                const FourPlaces here = FourPlaces{} + static_cast<Place<T>>(j);
+                from[r] = in_row > best[r] ? here : from[r];
+            }
             best[r] = in_row > best[r] ? in_row : best[r];
             if (r == 0) { most = in_column; }
+            if constexpr (PLACES) {
+                row = in_column > most ? FourPlaces{} + static_cast<Place<T>>(r) : row;
+            }
             most = in_column > most ? in_column : most;
         }
         for (int c = 0; c < 4 && j + c < M; ++c) {
+            if constexpr (PLACES) {
+                Place<T>& place = places.column[j + c];
+                const Place<T> here = static_cast<Place<T>>(places.first_row) + row[c];
+                place = most[c] > column_max[j + c] ? here : place;
+            }
             column_max[j + c] = most[c] > column_max[j + c] ? most[c] : column_max[j + c];
         }
     }
@@ -329,27 +408,39 @@ void match_short_rows(Rows<typename V::S> x, const typename V::T* x_scale, Rows<
         for (int c = 0; c < 4; ++c) {
             row_max[r] = best[r][c] > row_max[r] ? best[r][c] : row_max[r];
         }
+        if constexpr (PLACES) { // all columns were here
+            T value[4];
+            Place<T> place[4];
+            __builtin_memcpy(value, &best[r], sizeof value);
+            __builtin_memcpy(place, &from[r], sizeof place);
+            places.row[r] = lowest_place(value, place, row_max[r]);
+        }
     }
 }
 
-template <class V, std::size_t... R>
+template <class V, bool PLACES, std::size_t... R>
 void match_short(Rows<typename V::S> x, const typename V::T* x_scale, index_t N,
                  Rows<typename V::S> y, const typename V::T* y_scale, index_t M, index_t dim,
                  typename V::T* row_max, typename V::T* column_max, Ahead ahead,
-                 std::index_sequence<R...>) {
+                 Places<typename V::T> places, std::index_sequence<R...>) {
     using T = typename V::T;
     using S = typename V::S;
-    using Function =
-        void (*)(Rows<S>, const T*, Rows<S>, const T*, index_t, index_t, T*, T*, Pacer&);
-    static constexpr Function by_rows[] = {match_short_rows<V, static_cast<int>(R) + 1>...};
+    using Function = void (*)(Rows<S>, const T*, Rows<S>, const T*, index_t, index_t, T*, T*,
+                              Pacer&, const Places<T>&);
+    static constexpr Function by_rows[] = {match_short_rows<V, static_cast<int>(R) + 1, PLACES>...};
     constexpr index_t most = static_cast<index_t>(sizeof...(R));
     const index_t blocks = (N + most - 1) / most;
     Pacer pacer(ahead, x.data, blocks * ((M + 3) / 4) * (dim / (V::lanes * V::step)));
     for (index_t block = 0; block < blocks; ++block) { // of equal size, or one apart
         const index_t i = N * block / blocks;
         const index_t count = N * (block + 1) / blocks - i;
+        Places<T> own = places;
+        if constexpr (PLACES) {
+            own.first_row = i;
+            own.row += i;
+        }
         by_rows[count - 1]({x[i], x.stride}, x_scale + i, y, y_scale, M, dim, row_max + i,
-                           column_max, pacer);
+                           column_max, pacer, own);
     }
 }
 
@@ -402,13 +493,25 @@ constexpr Kernels<typename V::T, typename V::S> kernels() {
     table.pack = pack<V>;
     table.match = [](Rows<S> x, const T* x_scale, index_t count, const S* panels, const T* y_scale,
                      index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead) {
-        match<V>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max, ahead,
-                 std::make_index_sequence<V::row_tile>());
+        match<V, false>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
+                        ahead, {}, std::make_index_sequence<V::row_tile>());
     };
     table.match_short = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
                            index_t M, index_t dim, T* row_max, T* column_max, Ahead ahead) {
-        match_short<V>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead,
-                       std::make_index_sequence<V::short_rows>());
+        match_short<V, false>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, {},
+                              std::make_index_sequence<V::short_rows>());
+    };
+    table.match_places = [](Rows<S> x, const T* x_scale, index_t count, const S* panels,
+                            const T* y_scale, index_t panel_count, index_t dim, T* row_max,
+                            T* column_max, Ahead ahead, Places<T> places) {
+        match<V, true>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
+                       ahead, places, std::make_index_sequence<V::row_tile>());
+    };
+    table.match_short_places = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y,
+                                  const T* y_scale, index_t M, index_t dim, T* row_max,
+                                  T* column_max, Ahead ahead, Places<T> places) {
+        match_short<V, true>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, places,
+                             std::make_index_sequence<V::short_rows>());
     };
     return table;
 }

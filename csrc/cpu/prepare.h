@@ -54,6 +54,11 @@ class Documents {
         return static_cast<double>(weights[batch_.first(d) + row(d, i)]);
     }
 
+    // Row of token i of document d within the document.
+    index_t row(index_t d, index_t i) const {
+        return batch_.mask ? row_[static_cast<std::size_t>(batch_.first(d) + i)] : i;
+    }
+
     const TokenBatch& batch() const { return batch_; }
 
   private:
@@ -75,10 +80,6 @@ class Documents {
     static bool ordinary(double norm) { return norm > kSmall && norm < kLarge; }
 
     const State& state(index_t d) const { return state_[static_cast<std::size_t>(d)]; }
-    // Row of token i of document d within the document.
-    index_t row(index_t d, index_t i) const {
-        return batch_.mask ? row_[static_cast<std::size_t>(batch_.first(d) + i)] : i;
-    }
     const void* data(index_t d, index_t row) const {
         return static_cast<const char*>(batch_.data) +
                batch_.element(d, row) * element_bytes(batch_.dtype);

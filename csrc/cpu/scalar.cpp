@@ -31,8 +31,9 @@ void pack(Rows<T> rows, index_t, index_t dim, T* panel) {
 }
 
 template <class T>
-void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
-                 index_t dim, T* row_max, T* column_max, Ahead) {
+void match_short_places(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale,
+                        index_t M, index_t dim, T* row_max, T* column_max, Ahead,
+                        Places<T> places) {
     for (index_t i = 0; i < N; ++i) {
         for (index_t j = 0; j < M; ++j) {
             double sum = 0.0;
@@ -40,6 +41,12 @@ void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_s
                 sum += static_cast<double>(x[i][k]) * static_cast<double>(y[j][k]);
             }
             const T dot = static_cast<T>(sum);
+            if (places.row && dot * y_scale[j] > row_max[i]) {
+                places.row[i] = static_cast<Place<T>>(places.first_column + j);
+            }
+            if (places.column && dot * x_scale[i] > column_max[j]) {
+                places.column[j] = static_cast<Place<T>>(places.first_row + i);
+            }
             row_max[i] = std::max(row_max[i], dot * y_scale[j]);
             column_max[j] = std::max(column_max[j], dot * x_scale[i]);
         }
@@ -47,10 +54,24 @@ void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_s
 }
 
 template <class T>
-void match(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_scale,
+void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
+                 index_t dim, T* row_max, T* column_max, Ahead ahead) {
+    match_short_places<T>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, {});
+}
+
+template <class T>
+void match_places(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_scale,
+                  index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead,
+                  Places<T> places) {
+    match_short_places<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max,
+                          column_max, ahead, places);
+}
+
+template <class T>
+void match(Rows<T> x, const T* x_scale, index_t count, const T* panels, const T* y_scale,
            index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead) {
-    match_short<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max, column_max,
-                   ahead);
+    match_places<T>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
+                    ahead, {});
 }
 
 void store(void* row, DType dtype, index_t k, double value) {
@@ -102,7 +123,16 @@ constexpr Attention kAttention = {
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {1, 1, 1, sum_of_squares<T>, convert<T>, pack<T>, match<T>, match_short<T>};
+    return {1,
+            1,
+            1,
+            sum_of_squares<T>,
+            convert<T>,
+            pack<T>,
+            match<T>,
+            match_short<T>,
+            match_places<T>,
+            match_short_places<T>};
 }
 
 constexpr Kernels<float> kFloat32 = kernels<float>();

@@ -15,9 +15,22 @@ void launch_whole(const Problem& problem, const Device& device, Stream stream) {
 }
 
 template <class T, class E, bool ALIGNED, class Items = PairParts<T>>
-void launch_parts(const Problem& problem, const Device& device, Stream stream) {
+void launch_unplaced(const Problem& problem, const Device& device, Stream stream) {
     launch<match<T, E, ALIGNED, Items>>(device, problem.item_count, T::THREADS, T::long_bytes(),
                                         stream, problem);
+}
+
+// With the places of maxima.
+template <class T, class E, bool ALIGNED, class Items = PairParts<T>>
+void launch_placed(const Problem& problem, const Device& device, Stream stream) {
+    launch<match<T, E, ALIGNED, Items, true>>(device, problem.item_count, T::THREADS,
+                                              T::long_bytes(), stream, problem);
+}
+
+template <class T, class E, bool ALIGNED, class Items = PairParts<T>>
+void launch_parts(const Problem& problem, const Device& device, Stream stream) {
+    if (problem.alignment) return launch_placed<T, E, ALIGNED, Items>(problem, device, stream);
+    launch_unplaced<T, E, ALIGNED, Items>(problem, device, stream);
 }
 
 // Which of this and launch_parts has work, the norms decide, on the device. Small tiles: the large
@@ -29,8 +42,12 @@ void launch_shifted_parts(const Problem& problem, const Choice& choice, const De
     if (choice.shape == Shape::any) {
         return launch_parts<T, E, false, PairParts<T, true>>(problem, device, stream);
     }
+    if (choice.shape == Shape::placed) {
+        using Items = PairParts<T, true, FloatLarge::TM / T::TM, FloatLarge::TN / T::TN>;
+        return launch_placed<T, E, true, Items>(problem, device, stream);
+    }
     using Items = PairParts<T, true, HalfLarge::TM / T::TM, HalfLarge::TN / T::TN>;
-    launch_parts<T, E, true, Items>(problem, device, stream);
+    launch_unplaced<T, E, true, Items>(problem, device, stream);
 }
 
 template <class E>
@@ -47,6 +64,7 @@ void launch_whole(const Problem& problem, Shape shape, bool aligned, const Devic
         if constexpr (!E::split) return launch_whole<HalfMedium, E, true>(problem, device, stream);
         break;
     case Shape::large: return launch_whole<Large, E, true>(problem, device, stream);
+    case Shape::placed:
     case Shape::any: break;
     }
     launch_whole<AnyShape, E, true>(problem, device, stream);
@@ -68,7 +86,10 @@ void launch_match(const Problem& problem, const Choice& choice, bool aligned, co
     if constexpr (E::wide) launch_shifted_parts<E>(problem, choice, device, stream);
     if (!aligned) return launch_parts<AnyShape, E, false>(problem, device, stream);
     if (choice.shape == Shape::any) return launch_parts<AnyShape, E, true>(problem, device, stream);
-    launch_parts<Large, E, true>(problem, device, stream);
+    if (choice.shape == Shape::placed) {
+        return launch_placed<FloatLarge, E, true>(problem, device, stream);
+    }
+    launch_unplaced<Large, E, true>(problem, device, stream);
 }
 
 template <class E>

@@ -49,7 +49,9 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// Maxima of unit vectors' products into 64-bit keys.
+// Maxima of unit vectors' products into 64-bit keys. PLACES: the places where those maxima are, in
+// a second pass over the products.
+template <bool PLACES>
 __global__ void __launch_bounds__(256) double_match(const __grid_constant__ Problem problem) {
     using T = DoubleTiles;
     double* const xs = reinterpret_cast<double*>(ptx::shared_memory());
@@ -90,11 +92,18 @@ __global__ void __launch_bounds__(256) double_match(const __grid_constant__ Prob
                 for (int b = 0; b < 2; ++b) {
                     const int i = i0 + row + 16 * a, j = j0 + column + 16 * b;
                     if (i >= task.n || j >= task.m || dots[a][b] != dots[a][b]) continue;
-                    if (!is_masked(problem.y, task.y_first + j)) {
-                        ptx::atomic_max(keys + i, key(dots[a][b]));
-                    }
-                    if (!is_masked(problem.x, task.x_first + i)) {
-                        ptx::atomic_max(keys + task.n + j, key(dots[a][b]));
+                    const long long found = key(dots[a][b] + 0.0); // a zero without a sign
+                    const bool row = !is_masked(problem.y, task.y_first + j);
+                    const bool column = !is_masked(problem.x, task.x_first + i);
+                    if constexpr (PLACES) {
+                        int* const places = problem.places + task.keys;
+                        if (row && keys[i] == found) ptx::atomic_max(places + i, place_key(j));
+                        if (column && keys[task.n + j] == found) {
+                            ptx::atomic_max(places + task.n + j, place_key(i));
+                        }
+                    } else {
+                        if (row) ptx::atomic_max(keys + i, found);
+                        if (column) ptx::atomic_max(keys + task.n + j, found);
                     }
                 }
             }

@@ -15,7 +15,7 @@
 
 namespace flashbertscore::cuda {
 
-enum class Shape : int { tiny, small, medium, large, any };
+enum class Shape : int { tiny, small, medium, large, placed, any };
 
 struct Choice {
     Shape shape;
@@ -51,11 +51,21 @@ inline Choice choose(DType dtype, index_t n, index_t m, index_t pairs, bool alig
     return {large <= shared_bytes ? Shape::large : Shape::any, parts};
 }
 
+// For an alignment every pair is cut into parts, whose maxima in global memory have room for their
+// places; short ones into small tiles, of which less is empty. Of 128 x 256 with places ptxas
+// spilled registers, so 16-bit types take the tiles of float.
+inline Choice choose_aligned(DType dtype, index_t n, index_t m, bool aligned, int shared_bytes) {
+    if (dtype == DType::float64 || !aligned || std::max(n, m) <= AnyShape::TM) {
+        return {Shape::any, true};
+    }
+    return {FloatLarge::long_bytes() <= shared_bytes ? Shape::placed : Shape::any, true};
+}
+
 // Tiles that parts are made of.
 inline TileSize part_tile(DType dtype, Shape shape) {
     if (dtype == DType::float64) return {32, 32};
     if (shape == Shape::any) return {AnyShape::TM, AnyShape::TN};
-    if (dtype == DType::float32) return {FloatLarge::TM, FloatLarge::TN};
+    if (dtype == DType::float32 || shape == Shape::placed) return {FloatLarge::TM, FloatLarge::TN};
     return {HalfLarge::TM, HalfLarge::TN};
 }
 

@@ -23,10 +23,82 @@ __device__ __forceinline__ int own_row() {
     return chunk < PASSES ? ptx::thread_index() / SLICE_CHUNKS + chunk * T::ROWS_A_PASS : -1;
 }
 
-template <class T, class E, bool ALIGNED, class Items>
+// Maxima of a tile with their places, into 64-bit keys. A NaN, which is no token, is never larger.
+template <class T, int M, int N>
+__device__ __forceinline__ void place_maxima(const Problem& problem, const Task& task,
+                                             const Place<T>& place, const float (&acc)[M][N][4],
+                                             const float* x_scales, const float* y_scales,
+                                             int row_block, int column_block) {
+    long long* const keys = static_cast<long long*>(problem.keys) + task.keys;
+    const int first_row = row_block * T::TM + place.row + place.group;
+    const int first_column = column_block * T::TN;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float best = -INFINITY;
+            int row = first_row;
+#pragma unroll
+            for (int i = 0; i < M; ++i) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float scale = x_scales[place.row + 16 * i + 8 * h + place.group];
+                    const float value = acc[i][j][2 * h + e] * scale;
+                    if (value > best) {
+                        best = value;
+                        row = first_row + 16 * i + 8 * h;
+                    }
+                }
+            }
+            long long found = placed_key(best, row);
+#pragma unroll
+            for (int mask = 4; mask < 32; mask *= 2) {
+                const long long other = ptx::shuffle_xor(found, mask);
+                found = other > found ? other : found;
+            }
+            const int column = first_column + place.column + 8 * j + 2 * place.quad + e;
+            if (place.group == 0 && column < task.m) {
+                ptx::atomic_max(keys + task.n + column, found);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < M; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float best = -INFINITY;
+            int column = first_column;
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int here = place.column + 8 * j + 2 * place.quad + e;
+                    const float value = acc[i][j][2 * h + e] * y_scales[here];
+                    if (value > best) {
+                        best = value;
+                        column = first_column + here;
+                    }
+                }
+            }
+            long long found = placed_key(best, column);
+#pragma unroll
+            for (int mask = 1; mask < 4; mask *= 2) {
+                const long long other = ptx::shuffle_xor(found, mask);
+                found = other > found ? other : found;
+            }
+            const int row = first_row + 16 * i + 8 * h;
+            if (place.quad == 0 && row < task.n) ptx::atomic_max(keys + row, found);
+        }
+    }
+}
+
+// PLACES: also where the maxima are, of parts alone. Row maxima then go to global memory after
+// every tile: with a place each they would not fit the registers of a sweep.
+template <class T, class E, bool ALIGNED, class Items, bool PLACES = false>
 __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     match(const __grid_constant__ Problem problem) {
     constexpr bool WHOLE = !Items::split;
+    static_assert(!(WHOLE && PLACES));
     constexpr bool NORMS_HERE = WHOLE && !E::split;
     constexpr int M = T::WARP_M / 16, N = T::WARP_N / 8;
     char* const stages = ptx::shared_memory();
@@ -102,63 +174,69 @@ __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
                 }
                 ptx::sync_block();
 
-                float xs[M][2];
+                if constexpr (PLACES) {
+                    place_maxima<T>(problem, task, place, acc, x_scales, y_scales, rb, cb);
+                } else {
+                    float xs[M][2];
 #pragma unroll
-                for (int i = 0; i < M; ++i)
+                    for (int i = 0; i < M; ++i)
 #pragma unroll
-                    for (int h = 0; h < 2; ++h)
-                        xs[i][h] = x_scales[x_base + place.row + 16 * i + 8 * h + place.group];
+                        for (int h = 0; h < 2; ++h)
+                            xs[i][h] = x_scales[x_base + place.row + 16 * i + 8 * h + place.group];
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
+                    for (int j = 0; j < N; ++j) {
 #pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int column = place.column + 8 * j + 2 * place.quad + e;
-                        const float ys = y_scales[y_base + column];
-                        float best = -INFINITY;
+                        for (int e = 0; e < 2; ++e) {
+                            const int column = place.column + 8 * j + 2 * place.quad + e;
+                            const float ys = y_scales[y_base + column];
+                            float best = -INFINITY;
 #pragma unroll
-                        for (int i = 0; i < M; ++i) {
+                            for (int i = 0; i < M; ++i) {
 #pragma unroll
-                            for (int h = 0; h < 2; ++h) {
-                                // fmaxf drops the NaN of what is not a token.
-                                const float dot = acc[i][j][2 * h + e];
-                                row_best[i][h] = fmaxf(row_best[i][h], dot * ys);
-                                best = fmaxf(best, dot * xs[i][h]);
+                                for (int h = 0; h < 2; ++h) {
+                                    // fmaxf drops the NaN of what is not a token.
+                                    const float dot = acc[i][j][2 * h + e];
+                                    row_best[i][h] = fmaxf(row_best[i][h], dot * ys);
+                                    best = fmaxf(best, dot * xs[i][h]);
+                                }
                             }
-                        }
 #pragma unroll
-                        for (int mask = 4; mask < 32; mask *= 2) {
-                            best = fmaxf(best, ptx::shuffle_xor(best, mask));
-                        }
-                        if (place.group == 0) {
-                            if constexpr (WHOLE) {
-                                slots.column(y_base + column, place.row / T::WARP_M,
-                                             rb == range.row_begin, best);
-                            } else if (cb * T::TN + column < task.m) {
-                                ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys +
-                                                    task.n + cb * T::TN + column,
-                                                key(best));
+                            for (int mask = 4; mask < 32; mask *= 2) {
+                                best = fmaxf(best, ptx::shuffle_xor(best, mask));
+                            }
+                            if (place.group == 0) {
+                                if constexpr (WHOLE) {
+                                    slots.column(y_base + column, place.row / T::WARP_M,
+                                                 rb == range.row_begin, best);
+                                } else if (cb * T::TN + column < task.m) {
+                                    ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys +
+                                                        task.n + cb * T::TN + column,
+                                                    key(best));
+                                }
                             }
                         }
                     }
                 }
             }
 
+            if constexpr (!PLACES) {
 #pragma unroll
-            for (int i = 0; i < M; ++i) {
+                for (int i = 0; i < M; ++i) {
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    float best = row_best[i][h];
+                    for (int h = 0; h < 2; ++h) {
+                        float best = row_best[i][h];
 #pragma unroll
-                    for (int mask = 1; mask < 4; mask *= 2) {
-                        best = fmaxf(best, ptx::shuffle_xor(best, mask));
-                    }
-                    const int row = rb * T::TM + place.row + 16 * i + 8 * h + place.group;
-                    if (place.quad == 0) {
-                        if constexpr (WHOLE) {
-                            slots.row(row, place.column / T::WARP_N, best);
-                        } else if (row < task.n) {
-                            ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys + row,
-                                            key(best));
+                        for (int mask = 1; mask < 4; mask *= 2) {
+                            best = fmaxf(best, ptx::shuffle_xor(best, mask));
+                        }
+                        const int row = rb * T::TM + place.row + 16 * i + 8 * h + place.group;
+                        if (place.quad == 0) {
+                            if constexpr (WHOLE) {
+                                slots.row(row, place.column / T::WARP_N, best);
+                            } else if (row < task.n) {
+                                ptx::atomic_max(static_cast<int*>(problem.keys) + task.keys + row,
+                                                key(best));
+                            }
                         }
                     }
                 }

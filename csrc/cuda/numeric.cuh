@@ -120,7 +120,23 @@ __device__ __forceinline__ long long key(double value) {
 __device__ __forceinline__ double unkey(long long key) {
     return ptx::long_as_double(key ^ ((key >> 63) & 0x7FFFFFFFFFFFFFFFll));
 }
-// Every byte of a key below that of any similarity.
+// A maximum of float with its place: of equal maxima the lowest place is the largest key. A zero
+// has no sign here, or two zeros would not be equal.
+struct Placed {
+    long long bits;
+};
+__device__ __forceinline__ long long placed_key(float value, int place) {
+    return static_cast<long long>(key(value + 0.0f)) << 32 |
+           static_cast<long long>(static_cast<std::uint32_t>(~place));
+}
+__device__ __forceinline__ float unkey(Placed key) {
+    return unkey(static_cast<int>(key.bits >> 32));
+}
+__device__ __forceinline__ int place_of(Placed key) { return ~static_cast<int>(key.bits); }
+// A place alone, as an integer whose maximum is the lowest place.
+__device__ __forceinline__ int place_key(int place) { return -1 - place; }
+
+// Every byte of a key below that of any similarity, or of any place.
 constexpr int LOWEST_KEY_BYTE = 0x80;
 
 __device__ __forceinline__ Task task_of(const Problem& problem, index_t index) {
@@ -135,6 +151,8 @@ __device__ __forceinline__ Task task_of(const Problem& problem, index_t index) {
         task.y_first = document * problem.y.width;
         task.keys = index * (problem.x.width + problem.y.width);
         task.pair = document;
+        task.x_out = task.x_first;
+        task.y_out = task.y_first;
         task.n = static_cast<int>(problem.x.width);
         task.m = static_cast<int>(problem.y.width);
     }

@@ -3,6 +3,7 @@
 #include <limits>
 #include <numeric>
 
+#include "cuda/align.cuh"
 #include "cuda/dispatch.cuh"
 #include "cuda/double.cuh"
 #include "cuda/trim.cuh"
@@ -42,11 +43,11 @@ void require_int(const char* what, index_t value) {
 } // namespace
 
 Plan::Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-           const Device& device, const Limits& limits)
+           const Device& device, const Limits& limits, bool places)
     : x_(candidate), y_(reference), pairs_(pairs), device_(device), limits_(limits),
       aligned_(rows_aligned(candidate) && rows_aligned(reference)),
       listed_(candidate.offsets || reference.offsets || pairs.pairs),
-      masked_(candidate.mask || reference.mask), scales_(false) {
+      masked_(candidate.mask || reference.mask), places_(places), scales_(false) {
     require_int("dim", x_.dim);
     make_chunks();
     lay_out();
@@ -56,6 +57,10 @@ void Plan::make_chunks() {
     const index_t count = pairs_.count;
     if (count == 0) return;
     const auto choice_of = [&](index_t pair) {
+        if (places_) {
+            return choose_aligned(x_.dtype, length_x(pair), length_y(pair), aligned_,
+                                  device_.shared_bytes);
+        }
         return choose(x_.dtype, length_x(pair), length_y(pair), count, aligned_,
                       device_.multiprocessors, device_.shared_bytes);
     };
@@ -81,7 +86,16 @@ void Plan::make_chunks() {
     } else {
         require_int("tokens of a document", std::max(x_.width, y_.width));
     }
-    const index_t key_bytes = real_bytes(x_.dtype);
+    if (places_ && listed_) {
+        index_t begin[2] = {0, 0};
+        for (index_t p = 0; p < count; ++p) {
+            out_[0].push_back(begin[0]);
+            out_[1].push_back(begin[1]);
+            begin[0] += length_x(p);
+            begin[1] += length_y(p);
+        }
+    }
+    const index_t key_bytes = this->key_bytes() + (places_ && x_.dtype == DType::float64 ? 4 : 0);
     Chunk chunk{};
     for (index_t i = 0; i < count; ++i) {
         const index_t pair = pair_at(i), n = length_x(pair), m = length_y(pair);
@@ -124,7 +138,8 @@ void Plan::lay_out() {
     extents_ = take(end, masked_ ? tasks * 2 * sizeof(int) : 0);
     tasks_ = take(end, listed_ ? tasks * sizeof(Task) : 0);
     items_ = take(end, listed_ ? items * sizeof(Item) : 0);
-    keys_ = take(end, keys * real);
+    keys_ = take(end, keys * key_bytes());
+    places_at_ = take(end, places_ && x_.dtype == DType::float64 ? keys * sizeof(int) : 0);
     workspace_ = end;
 }
 
@@ -138,8 +153,16 @@ void Plan::upload(const Chunk& chunk, Problem& problem, char* workspace, Stream 
         const index_t pair = pair_at(chunk.begin + t);
         const index_t c = pairs_.candidate(pair), r = pairs_.reference(pair);
         const index_t n = x_.length(c), m = y_.length(r);
-        tasks[t] = {x_.element(c, 0),    y_.element(r, 0),   x_.first(c), y_.first(r), keys, pair,
-                    static_cast<int>(n), static_cast<int>(m)};
+        tasks[t] = {x_.element(c, 0),
+                    y_.element(r, 0),
+                    x_.first(c),
+                    y_.first(r),
+                    keys,
+                    pair,
+                    places_ ? out_[0][static_cast<std::size_t>(pair)] : 0,
+                    places_ ? out_[1][static_cast<std::size_t>(pair)] : 0,
+                    static_cast<int>(n),
+                    static_cast<int>(m)};
         if (!chunk.choice.parts) continue;
         keys += n + m;
         const int rows = tile_count(n, tile.tm), columns = tile_count(m, tile.tn);
@@ -160,7 +183,8 @@ void Plan::upload(const Chunk& chunk, Problem& problem, char* workspace, Stream 
 
 std::string Plan::why_unusable() { return cuda::why_unusable<trim>(); }
 
-void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
+void Plan::run(const ScoreOut& out, void* memory, Stream stream,
+               const AlignmentOut& alignment) const {
     if (chunks_.empty()) return;
     if (listed_ && is_capturing(stream)) {
         throw std::runtime_error("packed documents cannot be scored in a stream that is captured "
@@ -186,6 +210,7 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
     problem.precision = out.precision;
     problem.recall = out.recall;
     problem.f1 = out.f1;
+    if (places_) problem.alignment = alignment;
 
     const auto norms = [&](const TokenBatch& batch, const Side& side) {
         const bool padded = batch.offsets == nullptr, aligned = rows_aligned(batch);
@@ -208,6 +233,7 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
     for (const Chunk& chunk : chunks_) {
         problem.count = chunk.count;
         problem.keys = workspace + keys_;
+        problem.places = reinterpret_cast<int*>(workspace + places_at_);
         problem.extents = nullptr;
         if (listed_) {
             upload(chunk, problem, workspace, stream);
@@ -228,7 +254,7 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
             problem.extents = extents;
         }
         if (chunk.choice.parts) {
-            fill(problem.keys, LOWEST_KEY_BYTE, chunk.keys * real_bytes(x_.dtype), stream);
+            fill(problem.keys, LOWEST_KEY_BYTE, chunk.keys * key_bytes(), stream);
         }
         const std::size_t reduction = AnyShape::REDUCTION_BYTES;
         switch (x_.dtype) {
@@ -236,19 +262,35 @@ void Plan::run(const ScoreOut& out, void* memory, Stream stream) const {
         case DType::float16: match_fp16(problem, chunk.choice, aligned_, device_, stream); break;
         case DType::float32: match_fp32(problem, chunk.choice, aligned_, device_, stream); break;
         case DType::float64:
-            launch<double_match>(device_, problem.item_count, DoubleTiles::THREADS,
-                                 DoubleTiles::BYTES, stream, problem);
+            launch<double_match<false>>(device_, problem.item_count, DoubleTiles::THREADS,
+                                        DoubleTiles::BYTES, stream, problem);
             launch<finish<double, long long, true>>(device_, chunk.count, FINISH_THREADS, reduction,
                                                     stream, problem, 1.0);
+            if (places_) {
+                fill(problem.places, LOWEST_KEY_BYTE, chunk.keys * sizeof(int), stream);
+                launch<double_match<true>>(device_, problem.item_count, DoubleTiles::THREADS,
+                                           DoubleTiles::BYTES, stream, problem);
+                launch<align<double, long long, true>>(device_, chunk.count, ALIGN_THREADS,
+                                                       3 * sizeof(int), stream, problem, 1.0);
+            }
             continue;
         }
         if (!chunk.choice.parts) continue;
+        const auto conclude = [&]<bool SCALED>(float unscale) {
+            if (!places_) {
+                launch<finish<float, int, SCALED>>(device_, chunk.count, FINISH_THREADS, reduction,
+                                                   stream, problem, unscale);
+                return;
+            }
+            launch<finish<float, Placed, SCALED>>(device_, chunk.count, FINISH_THREADS, reduction,
+                                                  stream, problem, unscale);
+            launch<align<float, Placed, SCALED>>(device_, chunk.count, ALIGN_THREADS,
+                                                 3 * sizeof(int), stream, problem, unscale);
+        };
         if (x_.dtype == DType::float32) {
-            launch<finish<float, int, true>>(device_, chunk.count, FINISH_THREADS, reduction,
-                                             stream, problem, SPLIT_UNSCALE);
+            conclude.template operator()<true>(SPLIT_UNSCALE);
         } else {
-            launch<finish<float, int, false>>(device_, chunk.count, FINISH_THREADS, reduction,
-                                              stream, problem, 1.0f);
+            conclude.template operator()<false>(1.0f);
         }
     }
 }

@@ -31,8 +31,9 @@ struct Chunk {
 // on the host, and must live until `run` has returned.
 class Plan {
   public:
+    // `places`: for runs that return an alignment.
     Plan(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
-         const Device& device, const Limits& limits = {});
+         const Device& device, const Limits& limits = {}, bool places = false);
 
     // Bytes of scratch that `run` needs, aligned to 256: at most SCRATCH_LIMIT, whatever N x M and
     // however many pairs, and a scale a token (4 bytes; 8 for float64; none for pairs of 16-bit
@@ -44,7 +45,9 @@ class Plan {
     // Starts all kernels on `stream`. Never waits. Throws std::runtime_error if a stream that is
     // being captured into a graph is to copy the schedule of packed documents: each replay would
     // copy it again, from memory of the host that is free by then.
-    void run(const ScoreOut& out, void* workspace, Stream stream) const;
+    // `alignment`: must have addresses if the plan was made for places; bases are not read.
+    void run(const ScoreOut& out, void* workspace, Stream stream,
+             const AlignmentOut& alignment = {}) const;
 
     const std::vector<Chunk>& chunks() const { return chunks_; }
 
@@ -59,6 +62,7 @@ class Plan {
   private:
     index_t length_x(index_t pair) const { return x_.length(pairs_.candidate(pair)); }
     index_t length_y(index_t pair) const { return y_.length(pairs_.reference(pair)); }
+    index_t key_bytes() const { return x_.dtype == DType::float64 || places_ ? 8 : 4; }
     void make_chunks();
     void lay_out();
     void upload(const Chunk& chunk, struct Problem& problem, char* workspace, Stream stream) const;
@@ -70,12 +74,14 @@ class Plan {
     bool aligned_;
     bool listed_; // tasks are listed on the host; else padded documents, paired one to one
     bool masked_;
+    bool places_;
     bool scales_;                // a norms kernel runs first
     std::vector<index_t> order_; // pairs by choice, longest first; empty: as they come
     std::vector<Chunk> chunks_;
     // Offsets into the workspace.
     std::size_t x_scales_ = 0, y_scales_ = 0, shifted_ = 0, extents_ = 0, tasks_ = 0, items_ = 0;
-    std::size_t keys_ = 0;
+    std::size_t keys_ = 0, places_at_ = 0;
+    std::vector<index_t> out_[2]; // where the alignment of each pair begins, of listed pairs
     std::size_t workspace_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // What one launch works on: plain data, on the host and on the device.
 #pragma once
 
-#include "core/views.h"
+#include "core/gradient.h"
 
 namespace flashbertscore::cuda {
 
@@ -11,10 +11,12 @@ struct Task {
     index_t y_element;
     index_t x_first; // index of that row among all rows (mask, weights, scales)
     index_t y_first;
-    index_t keys; // first of the n + m maxima of the pair (pairs split over blocks)
-    index_t pair; // where the scores go
-    int n;        // rows of the candidate
-    int m;        // rows of the reference
+    index_t keys;  // first of the n + m maxima of the pair (pairs split over blocks)
+    index_t pair;  // where the scores go
+    index_t x_out; // where the alignment of the pair's tokens goes, if one is wanted
+    index_t y_out;
+    int n; // rows of the candidate
+    int m; // rows of the reference
 };
 
 // Part of a pair: one block of rows against a range of blocks of columns.
@@ -51,6 +53,8 @@ struct Problem {
     int range_blocks;   // column blocks in a range
     void* keys;         // row and column maxima of split pairs, as ordered integers
     void *precision, *recall, *f1;
+    AlignmentOut alignment; // null addresses: not wanted. Keys then hold the place of a maximum too
+    int* places;            // float64: places of the maxima, in the order of keys; see numeric.cuh
 };
 
 } // namespace flashbertscore::cuda

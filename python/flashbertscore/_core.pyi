@@ -1,3 +1,5 @@
+from typing import TypeAlias
+
 class TokenBatch:
     def __init__(
         self,
@@ -23,6 +25,21 @@ def greedy_match(
     precision: int,
     recall: int,
     f1: int,
+    threads: int,
+    alignment: list[int] = ...,
+) -> None: ...
+def match_backward(
+    candidate: TokenBatch,
+    candidate_rows: int,
+    reference: TokenBatch,
+    reference_rows: int,
+    pairs: int,
+    pair_count: int,
+    precision: int,
+    recall: int,
+    alignment: list[int],
+    gradient: list[int],
+    out: list[int],
     threads: int,
 ) -> None: ...
 def validate(
@@ -58,9 +75,52 @@ class CudaPlan:
         reference_rows: int,
         pairs: int,
         pair_count: int,
+        places: bool = ...,
     ) -> None: ...
     @staticmethod
     def why_unusable() -> str: ...
     @property
     def workspace_bytes(self) -> int: ...
-    def run(self, precision: int, recall: int, f1: int, workspace: int, stream: int) -> None: ...
+    def run(
+        self,
+        precision: int,
+        recall: int,
+        f1: int,
+        workspace: int,
+        stream: int,
+        alignment: list[int] = ...,
+    ) -> None: ...
+
+# Likewise. A side is keys, weight, slope, inverse, own, other of csrc/cuda/gradient.h.
+_Side: TypeAlias = tuple[int, int, int, int, int, int]
+
+def gradient_workspace(
+    candidate: TokenBatch, reference: TokenBatch, pairs: int, pair_count: int
+) -> int: ...
+def gradient_edges(
+    candidate: TokenBatch,
+    reference: TokenBatch,
+    pairs: int,
+    pair_count: int,
+    precision: int,
+    recall: int,
+    alignment: list[int],
+    gradient: list[int],
+    candidate_side: _Side,
+    reference_side: _Side,
+    workspace: int,
+    stream: int,
+) -> None: ...
+def gradient_rows(
+    own: TokenBatch,
+    other: TokenBatch,
+    own_side: _Side,
+    other_side: _Side,
+    own_similarity: int,
+    other_similarity: int,
+    order: int,
+    start: int,
+    tokens: int,
+    weights: int,
+    stream: int,
+) -> None: ...

@@ -19,10 +19,10 @@ from flashbertscore import (
     pipeline,
     plotting,
     precision,
-    prepack,
     reports,
     signature,
 )
+from flashbertscore.comparisons import Comparisons
 from flashbertscore.embeddings import EmbeddingCache
 from flashbertscore.pipeline import Pipeline
 from flashbertscore.settings import Idf, Path, Settings
@@ -48,7 +48,7 @@ class PairScores(NamedTuple):
     f1: float
 
 
-class BERTScorer(Settings):
+class BERTScorer(Settings, Comparisons):
     """BERTScore with the same settings for many calls; see `score` for what they mean.
 
     Attributes:
@@ -142,7 +142,7 @@ class BERTScorer(Settings):
             max_length=current.max_length,
             layer=None if self.all_layers else self.num_layers,
             dtype=precision.resolve(self._dtype, self.device).name,
-            linears="packed" if prepack.count(current.model)[0] else "plain",
+            form=current.form,
             idf=("given" if isinstance(self.idf, Mapping) else "yes") if self.idf else "no",
             baseline=custom if self.rescale_with_baseline else "no",
         )

@@ -203,6 +203,16 @@ class Packed(NamedTuple):
         """Number of scores, P."""
         return self.candidate_offsets.shape[0] - 1 if self.pairs is None else self.pairs.shape[0]
 
+    def matches(self) -> list[tuple[int]]:
+        """Entries of an alignment on either side; of arguments on the host, their values right."""
+        sides = []
+        for column, offsets in enumerate((self.candidate_offsets, self.reference_offsets)):
+            lengths = offsets.diff()
+            if self.pairs is not None:
+                lengths = lengths[self.pairs[:, column]]
+            sides.append((int(lengths.sum()),))
+        return sides
+
     def on_host(self) -> Packed:
         """With offsets and pairs as contiguous int64 on the CPU, where schedules are made."""
 
@@ -214,3 +224,45 @@ class Packed(NamedTuple):
             reference_offsets=host(self.reference_offsets),
             pairs=None if self.pairs is None else host(self.pairs),
         )
+
+
+class Gradient(NamedTuple):
+    """What a backward op takes beside tokens, offsets, pairs and weights, of flat matches."""
+
+    precision: Tensor
+    recall: Tensor
+    candidate_index: Tensor
+    candidate_similarity: Tensor
+    reference_index: Tensor
+    reference_similarity: Tensor
+    grad_precision: Tensor
+    grad_recall: Tensor
+    grad_f1: Tensor
+    grad_candidate_similarity: Tensor | None
+    grad_reference_similarity: Tensor | None
+
+    def check(self, candidate: Tensor, pair_count: int, matches: tuple[int, ...]) -> None:
+        """Raise TypeError or ValueError unless every one has its shape, dtype and device.
+
+        Args:
+            candidate: the tokens, for dtype and device.
+            pair_count: number of scores.
+            matches: entries of the alignment on either side; empty: not known before values are.
+        """
+        real = torch.float64 if candidate.dtype == torch.float64 else torch.float32
+        for name, value in zip(self._fields, self, strict=True):
+            if value is None:
+                continue
+            device(name, value, candidate)
+            wanted = torch.int32 if name.endswith("index") else real
+            if value.dtype != wanted:
+                message = f"{name}: expected dtype {_names([wanted])}, got {_names([value.dtype])}"
+                raise TypeError(message)
+            count = pair_count
+            if name.endswith(("index", "similarity")):
+                if not matches:
+                    continue
+                count = matches["reference" in name]
+            if value.numel() != count:
+                message = f"{name}: expected {count} values, got shape {list(value.shape)}"
+                raise ValueError(message)

@@ -42,7 +42,6 @@ def model(encoder: Encoder) -> dict[str, str]:
     """Return how a loaded model runs, as names and values to print."""
     config = getattr(encoder.model, "config", None)
     parameter = next(encoder.model.parameters())
-    served = attention.served_layers(encoder.model)
     packed, linears = prepack.count(encoder.model)
     return {
         "model": f"{type(encoder.model).__name__} of {encoder.name}",
@@ -51,9 +50,8 @@ def model(encoder: Encoder) -> dict[str, str]:
         f"on {parameter.device}",
         "tokenizer": f"{type(encoder.tokenizer).__name__}, at most "
         f"{encoder.max_length or 'any number of'} tokens",
-        "attention": f"ours in {served} layers"
-        if served
-        else str(getattr(config, "_attn_implementation", "its own")),
+        "attention": f"{attention.served_layers(encoder.model)} layers by our kernel, else "
+        f"{getattr(config, '_attn_implementation', 'its own')}",
         "linear layers": f"{packed} of {linears} on packed weights",
         "embeddings kept": f"{pipeline.default_cache_bytes(encoder) >> 20} MiB at most "
         f"({embeddings.DEFAULT_BYTES >> 20} MiB, or what the weights take)",

@@ -35,15 +35,15 @@ __all__ = [
 
 # Padded tokens of a batch: enough to keep the matrix units busy, little enough that a batch's
 # activations stay in the caches of a CPU.
-TOKEN_BUDGET = 4096
+TOKEN_BUDGET = 2048
 
 # Models kept loaded. More would only serve a caller who walks through many models, and would hold
 # on to the memory of each.
 CACHE_SIZE = 4
 
 # Environment variable that says how a model runs on a CPU: "fast", its linear layers on weights
-# packed once (`flashbertscore.prepack`) and its attention by our kernel where that serves
-# (`flashbertscore.attention`), or "plain", as transformers made it.
+# packed once (`flashbertscore.prepack`) and its attention by our kernel where it is of a kind that
+# `flashbertscore.attention` knows, or "plain", as transformers made it.
 SWITCH = "FLASHBERTSCORE_ENCODER"
 
 # Tokenizers without a limit declare int(1e30).
@@ -77,6 +77,15 @@ class Encoder:
         """Where the model is."""
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    @property
+    def form(self) -> str:
+        """How the model runs: "plain", or what of it runs otherwise."""
+        parts = {
+            "packed-linears": prepack.count(self.model)[0],
+            "own-attention": attention.served_layers(self.model),
+        }
+        return "+".join(part for part, count in parts.items() if count) or "plain"
 
     @property
     def max_length(self) -> int | None:
@@ -180,9 +189,13 @@ class Encoder:
                 output_hidden_states=self.all_layers,
             )
             if not self.all_layers:
-                hidden: torch.Tensor = out[0].flatten(0, 1)[rows]
-                return hidden
-            return torch.stack([state.flatten(0, 1)[rows] for state in out.hidden_states])
+                return _select(out[0], rows)
+            return torch.stack([_select(state, rows) for state in out.hidden_states])
+
+
+def _select(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [t, D] of a batch [B, L, D]."""
+    return hidden.flatten(0, 1).index_select(0, rows)
 
 
 def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterator[torch.Tensor]:

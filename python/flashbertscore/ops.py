@@ -16,7 +16,7 @@ from torch import Tensor
 from flashbertscore import checks, tiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     # Views of candidate and reference, each with the rows of its buffer; address of the pairs
     # [P, 2] int64, 0 for one to one; outputs.
@@ -31,25 +31,50 @@ except ImportError as error:
     )
     raise ImportError(_MESSAGE) from error
 
+core = _core
+
 _log = logging.getLogger("flashbertscore")
 _told: set[str] = set()
 
-Output = tuple[Tensor, Tensor, Tensor]
+# Precision, recall, F1; of an aligned op also index and similarity of the best match of every
+# candidate token and of every reference token.
+Output = tuple[Tensor, ...]
 
 # torch.library carries no annotations.
 LIBRARY: Any = torch.library.Library("flashbertscore", "DEF")  # type: ignore[no-untyped-call]
-LIBRARY.define(
-    "bertscore(Tensor candidate, Tensor reference, Tensor? candidate_mask=None, "
-    "Tensor? reference_mask=None, Tensor? candidate_weights=None, "
-    "Tensor? reference_weights=None) -> (Tensor precision, Tensor recall, Tensor f1)",
-    tags=[torch.Tag.pt2_compliant_tag],
+_SCORES = "Tensor precision, Tensor recall, Tensor f1"
+_MATCHES = (
+    "Tensor candidate_index, Tensor candidate_similarity, "
+    "Tensor reference_index, Tensor reference_similarity"
 )
-LIBRARY.define(
-    "bertscore_packed(Tensor candidate, Tensor candidate_offsets, Tensor reference, "
-    "Tensor reference_offsets, Tensor? pairs=None, Tensor? candidate_weights=None, "
-    "Tensor? reference_weights=None) -> (Tensor precision, Tensor recall, Tensor f1)",
-    tags=[torch.Tag.pt2_compliant_tag],
+_GRADIENT = (
+    f"Tensor precision, Tensor recall, {_MATCHES}, Tensor grad_precision, Tensor grad_recall, "
+    "Tensor grad_f1, Tensor? grad_candidate_similarity, Tensor? grad_reference_similarity, "
+    "bool[4] wanted"
 )
+_WEIGHTS = "Tensor? candidate_weights=None, Tensor? reference_weights=None"
+_PADDED = (
+    "Tensor candidate, Tensor reference, Tensor? candidate_mask=None, "
+    f"Tensor? reference_mask=None, {_WEIGHTS}"
+)
+_PACKED = (
+    "Tensor candidate, Tensor candidate_offsets, Tensor reference, Tensor reference_offsets, "
+    f"Tensor? pairs=None, {_WEIGHTS}"
+)
+_BACKWARD = (
+    "Tensor candidate, Tensor reference, Tensor? candidate_weights, Tensor? reference_weights"
+)
+_PACKED_BACKWARD = _PACKED.replace("=None", "")
+for _schema in (
+    f"bertscore({_PADDED}) -> ({_SCORES})",
+    f"bertscore_packed({_PACKED}) -> ({_SCORES})",
+    f"bertscore_aligned({_PADDED}) -> ({_SCORES}, {_MATCHES})",
+    f"bertscore_packed_aligned({_PACKED}) -> ({_SCORES}, {_MATCHES})",
+    f"bertscore_backward({_BACKWARD}, {_GRADIENT}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"bertscore_packed_backward({_PACKED_BACKWARD}, {_GRADIENT}) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+):
+    LIBRARY.define(_schema, tags=[torch.Tag.pt2_compliant_tag])
 
 
 def isa() -> str:
@@ -105,7 +130,7 @@ def self_attention(
     checks.heads(q, k, v, lengths)
     B, H, L, d = q.shape
     out = q.new_empty(B, L, H * d)
-    q, k, v, lengths = _rows(q), _rows(k), _rows(v), lengths.contiguous()
+    q, k, v, lengths = rows(q), rows(k), rows(v), lengths.contiguous()
     _core.attend(
         checks.DTYPES[q.dtype],
         (B, H, L, d),
@@ -120,20 +145,21 @@ def self_attention(
     return out
 
 
-def _outputs(candidate: Tensor, count: int) -> Output:
+def _outputs(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
     """Three tensors [count] of the result dtype, uninitialized."""
     dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
     precision = candidate.new_empty(count, dtype=dtype)
     return precision, torch.empty_like(precision), torch.empty_like(precision)
 
 
-def _rows(x: Tensor) -> Tensor:
+def rows(x: Tensor) -> Tensor:
     """``x`` with contiguous rows, copied only if they are not."""
     x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _weights(weights: Tensor | None, tokens: Tensor) -> Tensor | None:
+def weights(weights: Tensor | None, tokens: Tensor) -> Tensor | None:
+    """Weights as the kernels read them: float32, or float64 for float64 tokens."""
     dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
     return None if weights is None else weights.to(dtype).contiguous()
 
@@ -152,11 +178,13 @@ def _mask(name: str, mask: Tensor | None) -> Tensor | None:
     return mask.contiguous()
 
 
-def _address(value: Tensor | None) -> int:
+def address(value: Tensor | None) -> int:
+    """Where a tensor's data is; 0 for None."""
     return 0 if value is None else value.data_ptr()
 
 
-def _padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core.TokenBatch:
+def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core.TokenBatch:
+    """Padded tokens [B, N, D] as the kernels see them."""
     return _core.TokenBatch(
         x.data_ptr(),
         checks.DTYPES[x.dtype],
@@ -166,12 +194,13 @@ def _padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _cor
         x.stride(0),
         x.shape[1],
         0,
-        _address(mask),
-        _address(weights),
+        address(mask),
+        address(weights),
     )
 
 
-def _packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.TokenBatch:
+def packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.TokenBatch:
+    """Packed tokens [T, D] as the kernels see them."""
     return _core.TokenBatch(
         x.data_ptr(),
         checks.DTYPES[x.dtype],
@@ -182,7 +211,7 @@ def _packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.To
         0,
         offsets.data_ptr(),
         0,
-        _address(weights),
+        address(weights),
     )
 
 
@@ -195,9 +224,13 @@ def _match_cpu(
     outputs: Output,
 ) -> None:
     """The CPU kernels."""
-    precision, recall, f1 = (value.data_ptr() for value in outputs)
+    precision, recall, f1, *alignment = (value.data_ptr() for value in outputs)
     count, threads = outputs[0].shape[0], torch.get_num_threads()
-    _core.greedy_match(x, x_rows, y, y_rows, pairs, count, precision, recall, f1, threads)
+    scores = (precision, recall, f1)
+    if alignment:
+        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads, alignment)
+    else:
+        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads)
 
 
 def _match_planned(
@@ -211,10 +244,11 @@ def _match_planned(
     outputs: Output,
 ) -> None:
     """The CUDA kernels, on the current device and on ``stream`` of it (or their emulation)."""
-    plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0])
+    plan = planner(x, x_rows, y, y_rows, pairs, outputs[0].shape[0], len(outputs) > 3)
     workspace = outputs[0].new_empty(plan.workspace_bytes, dtype=torch.uint8)
-    precision, recall, f1 = (value.data_ptr() for value in outputs)
-    plan.run(precision, recall, f1, workspace.data_ptr(), stream)
+    precision, recall, f1, *alignment = (value.data_ptr() for value in outputs)
+    alignment = alignment or [0] * 4
+    plan.run(precision, recall, f1, workspace.data_ptr(), stream, alignment)
 
 
 def _match_cuda(device: torch.device) -> Match:
@@ -222,19 +256,21 @@ def _match_cuda(device: torch.device) -> Match:
     return functools.partial(_match_planned, _core.CudaPlan, stream)
 
 
-def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
+def _padded(match: Match, *arguments: Any, aligned: bool = False, **named: Any) -> Output:
     """The padded op by a kernel of ours; arguments of :class:`.checks.Padded`."""
     call = checks.Padded(*arguments, **named)
     call.check()
-    x, y = _rows(call.candidate), _rows(call.reference)
+    x, y = rows(call.candidate), rows(call.reference)
     x_mask = _mask("candidate_mask", call.candidate_mask)
     y_mask = _mask("reference_mask", call.reference_mask)
-    w, v = _weights(call.candidate_weights, x), _weights(call.reference_weights, y)
+    w, v = weights(call.candidate_weights, x), weights(call.reference_weights, y)
     outputs = _outputs(x, call.pair_count)
+    if aligned:
+        outputs += _matches(outputs[0], [x.shape[:-1], y.shape[:-1]])
     match(
-        _padded_view(x, x_mask, w),
+        padded_view(x, x_mask, w),
         x.shape[0] * x.shape[1],
-        _padded_view(y, y_mask, v),
+        padded_view(y, y_mask, v),
         y.shape[0] * y.shape[1],
         0,
         outputs,
@@ -242,20 +278,23 @@ def _padded(match: Match, *arguments: Any, **named: Any) -> Output:
     return outputs
 
 
-def _packed(match: Match, *arguments: Any, **named: Any) -> Output:
+def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) -> Output:
     """The packed op by a kernel of ours; arguments of :class:`.checks.Packed`."""
     call = checks.Packed(*arguments, **named)
     call.check()
     call = call.on_host()
-    x, y = _rows(call.candidate), _rows(call.reference)
-    w, v = _weights(call.candidate_weights, x), _weights(call.reference_weights, y)
+    x, y = rows(call.candidate), rows(call.reference)
+    w, v = weights(call.candidate_weights, x), weights(call.reference_weights, y)
     outputs = _outputs(x, call.pair_count)
+    if aligned:
+        validate(call)  # before the lengths of documents are looked at
+        outputs += _matches(outputs[0], call.matches())
     match(
-        _packed_view(x, call.candidate_offsets, w),
+        packed_view(x, call.candidate_offsets, w),
         x.shape[0],
-        _packed_view(y, call.reference_offsets, v),
+        packed_view(y, call.reference_offsets, v),
         y.shape[0],
-        _address(call.pairs),
+        address(call.pairs),
         outputs,
     )
     return outputs
@@ -276,18 +315,19 @@ def _on_cuda(
     elsewhere: Callable[..., Output],
     candidate: Tensor,
     *arguments: Any,
+    aligned: bool = False,
 ) -> Output:
     """``_padded`` or ``_packed`` on the device of ``candidate`` and its current stream."""
     device = candidate.device
     if device.type != "cuda":  # another argument's is: the checks name it
-        return op(_match_cpu, candidate, *arguments)
+        return op(_match_cpu, candidate, *arguments, aligned=aligned)
     if not _cuda_runs_on(device.index):
-        return elsewhere(candidate, *arguments)
+        return elsewhere(candidate, *arguments, aligned=aligned)
     with torch.cuda.device(device):
-        return op(_match_cuda(device), candidate, *arguments)
+        return op(_match_cuda(device), candidate, *arguments, aligned=aligned)
 
 
-def _tell(device: torch.device) -> None:
+def tell(device: torch.device) -> None:
     """Say once per device type that no kernel of ours runs there."""
     if device.type not in _told:
         _told.add(device.type)
@@ -305,13 +345,13 @@ def _check_weight_values(name: str, weights: Tensor | None) -> None:
         raise ValueError(message)
 
 
-def _padded_elsewhere(*arguments: Any, **named: Any) -> Output:
+def _padded_elsewhere(*arguments: Any, aligned: bool = False, **named: Any) -> Output:
     call = checks.Padded(*arguments, **named)
     call.check()
     _check_weight_values("candidate_weights", call.candidate_weights)
     _check_weight_values("reference_weights", call.reference_weights)
-    _tell(call.candidate.device)
-    precision, recall, f1 = tiled.bertscore(
+    tell(call.candidate.device)
+    found = tiled.bertscore(
         call.candidate,
         call.reference,
         _mask("candidate_mask", call.candidate_mask),
@@ -319,37 +359,63 @@ def _padded_elsewhere(*arguments: Any, **named: Any) -> Output:
         call.candidate_weights,
         call.reference_weights,
     )
-    return precision.clone(), recall.clone(), f1.clone()
+    return _separate(found, aligned=aligned)
 
 
-def _packed_elsewhere(*arguments: Any, **named: Any) -> Output:
+def _packed_elsewhere(*arguments: Any, aligned: bool = False, **named: Any) -> Output:
     call = checks.Packed(*arguments, **named)
     call.check()
     call = call.on_host()
-    _core.validate(
-        _packed_view(call.candidate, call.candidate_offsets, None),
-        call.candidate.shape[0],
-        _packed_view(call.reference, call.reference_offsets, None),
-        call.reference.shape[0],
-        _address(call.pairs),
-        call.pair_count,
-    )
+    validate(call)
     _check_weight_values("candidate_weights", call.candidate_weights)
     _check_weight_values("reference_weights", call.reference_weights)
-    _tell(call.candidate.device)
-    precision, recall, f1 = tiled.bertscore_packed(*call)
-    return precision.clone(), recall.clone(), f1.clone()
+    tell(call.candidate.device)
+    return _separate(tiled.bertscore_packed(*call), aligned=aligned)
+
+
+def validate(call: checks.Packed) -> None:
+    """What C++ checks of offsets and pairs on the host."""
+    _core.validate(
+        packed_view(call.candidate, call.candidate_offsets, None),
+        call.candidate.shape[0],
+        packed_view(call.reference, call.reference_offsets, None),
+        call.reference.shape[0],
+        address(call.pairs),
+        call.pair_count,
+    )
+
+
+def _separate(found: tiled.Aligned, *, aligned: bool) -> Output:
+    """Outputs that share no memory."""
+    scores = tuple(value.clone() for value in found.scores)
+    return (*scores, *found[1:]) if aligned else scores
 
 
 def _fake(
     layout: type[checks.Padded | checks.Packed],
     *arguments: Any,
+    aligned: bool = False,
     **named: Any,
 ) -> Output:
     """What the op returns, without values, for torch.compile."""
     call = layout(*arguments, **named)
     call.check()
-    return _outputs(call.candidate, call.pair_count)
+    scores = _outputs(call.candidate, call.pair_count)
+    if not aligned:
+        return scores
+    shapes: list[Any] = [call.candidate.shape[:-1], call.reference.shape[:-1]]
+    if isinstance(call, checks.Packed) and call.pairs is not None:
+        shapes = [(torch.library.get_ctx().new_dynamic_size(),) for _ in range(2)]
+    return (*scores, *_matches(scores[0], shapes))
+
+
+def _matches(like: Tensor, shapes: Sequence[Sequence[int]]) -> Output:
+    """Index and similarity of both sides, uninitialized, with the dtype of scores."""
+    return tuple(
+        like.new_empty(tuple(shape), dtype=dtype)
+        for shape in shapes
+        for dtype in (torch.int32, like.dtype)
+    )
 
 
 def _register(
@@ -358,12 +424,16 @@ def _register(
     elsewhere: Callable[..., Output],
     layout: type[checks.Padded | checks.Packed],
 ) -> None:
-    LIBRARY.impl(name, functools.partial(op, _match_cpu), "CPU")
-    if hasattr(_core, "CudaPlan"):
-        LIBRARY.impl(name, functools.partial(_on_cuda, op, elsewhere), "CUDA")
-    LIBRARY.impl(name, elsewhere, "CompositeExplicitAutograd")
-    fake = functools.partial(_fake, layout)
-    torch.library.register_fake(f"flashbertscore::{name}", fake, lib=LIBRARY)
+    for aligned in (False, True):
+        own = f"{name}_aligned" if aligned else name
+        kernel = functools.partial(op, _match_cpu, aligned=aligned)
+        LIBRARY.impl(own, kernel, "CPU")
+        if hasattr(_core, "CudaPlan"):
+            LIBRARY.impl(own, functools.partial(_on_cuda, op, elsewhere, aligned=aligned), "CUDA")
+        composite = functools.partial(elsewhere, aligned=aligned)
+        LIBRARY.impl(own, composite, "CompositeExplicitAutograd")
+        fake = functools.partial(_fake, layout, aligned=aligned)
+        torch.library.register_fake(f"flashbertscore::{own}", fake, lib=LIBRARY)
 
 
 _register("bertscore", _padded, _padded_elsewhere, checks.Padded)

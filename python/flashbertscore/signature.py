@@ -53,7 +53,7 @@ def get_signature(
     max_length: int | None,
     layer: int | None,
     dtype: str,
-    linears: str,
+    form: str,
     idf: str,
     baseline: str,
 ) -> str:
@@ -66,7 +66,8 @@ def get_signature(
         max_length: ids that a text may have.
         layer: None for all of them.
         dtype: of the model, "tf32" where products are rounded to it.
-        linears: "packed" or "plain", by how the linear layers run; the same numbers up to rounding.
+        form: how the encoder runs, "plain" or what of it runs otherwise; the same numbers up to
+            rounding.
         idf: "no", "yes" or "given".
         baseline: "no", "shipped" or the path of a file.
     """
@@ -77,7 +78,7 @@ def get_signature(
         "tokenizer": tokenizer,
         "max_length": max_length or "none",
         "dtype": dtype,
-        "linears": linears,
+        "encoder": form,
         "idf": idf,
         "baseline": baseline,
         "rules": RULES,

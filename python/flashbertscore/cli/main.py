@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from flashbertscore._version import __version__
-from flashbertscore.cli import doctor, score, terminal
+from flashbertscore.cli import doctor, explain, matrix, mbr, score, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(PROGRAM, description="BERTScore, fast.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    score.add_to(commands)
-    doctor.add_to(commands)
+    for subcommand in (score, explain, matrix, mbr, doctor):
+        subcommand.add_to(commands)
     args = parser.parse_args(argv)
     return terminal.run(f"{PROGRAM} {args.command}", lambda: args.run(args))
 
