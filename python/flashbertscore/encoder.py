@@ -155,18 +155,20 @@ class Encoder:
 
         Returns:
             [T, D], or [L, T, D] with `all_layers` (L = layers + 1, the first the embedding layer);
-            of the model's dtype, on its device. [0, 0] where there is no token at all.
+            of the model's dtype, on its device. D is 1 where there is no token at all (empty texts,
+            for a model without special tokens).
         """
-        packed = torch.empty(0, 0, device=self.device)
-        if self.all_layers:
-            packed = packed.unsqueeze(0)
+        packed: torch.Tensor | None = None
         for texts in batches(tokens.lengths, batch_size, token_budget):
             hidden = self._forward(tokens, texts)
-            if packed.shape[-1] == 0:
+            if packed is None:
                 packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
             packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
             if progress is not None:
                 progress(len(texts))
+        if packed is None:
+            states = [self.depth] if self.all_layers else []
+            return torch.empty(*states, 0, 1, device=self.device)
         return packed
 
     def _forward(self, tokens: Tokens, texts: torch.Tensor) -> torch.Tensor:
