@@ -92,8 +92,11 @@ def one_direction_table(result: dict[str, Any]) -> list[str]:
             ours = find(result, case.name, "flashbertscore", 1)["median"]
             cells = [f"{case.pairs:,} x {case.length} x {case.length}", f"{1e3 * ours:.1f} ms"]
             for peer in cases.ONE_DIRECTION:
-                theirs = find(result, case.name, peer, 1)["median"]
-                cells.append(f"{1e3 * theirs:.1f} ms, {theirs / ours:.1f}x")
+                theirs = find(result, case.name, peer, 1)
+                if "failed" in theirs:
+                    cells.append(f"failed ({theirs['failed']})")
+                else:
+                    cells.append(f"{1e3 * theirs['median']:.1f} ms, {theirs['median'] / ours:.1f}x")
             lines.append("| " + " | ".join(cells) + " |")
     return lines
 

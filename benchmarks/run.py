@@ -119,6 +119,10 @@ def child(name: str, contender: str, threads: int) -> dict[str, Any]:
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, cwd=Path.cwd()
     )
+    if done.returncode and contender in cases.ONE_DIRECTION:
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+        print(f"{name:22} {contender:16} failed: {how}", file=sys.stderr, flush=True)
+        return {"case": name, "contender": contender, "threads": threads, "failed": how}
     if done.returncode:
         sys.exit(f"{name} with {contender} failed:\n{done.stderr}")
     record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -282,3 +282,28 @@ def test_the_switch(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(encoder.SWITCH, "quick")
     with pytest.raises(ValueError, match="FLASHBERTSCORE_ENCODER: expected fast or plain, got qui"):
         encoder.load(path, 3)
+
+
+def test_two_batches_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = encoder.load(tiny_model("bert"), 3)
+    tokens = loaded.tokenize(list(SENTENCES))
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(loaded.encode(tokens, batch_size=3))
+            assert torch.get_num_threads() == threads
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0], atol=1e-6, rtol=0.0)
+
+        def fail(*_: Any) -> torch.Tensor:
+            msg = "out of order"
+            raise RuntimeError(msg)
+
+        monkeypatch.setattr(encoder, "_select", fail)
+        with pytest.raises(RuntimeError, match="out of order"):
+            loaded.encode(tokens, batch_size=3)
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)

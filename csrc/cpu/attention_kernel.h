@@ -140,6 +140,8 @@ void score(const Packed<M>& head, index_t i, index_t panel) {
     }
 }
 
+alignas(64) constexpr float kOnesThenZeros[32] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 // Scores become exponentials of their distance to the row's largest; returns their sums by lanes.
 template <class V>
 typename V::reg exponentials(float* row, index_t length) {
@@ -149,14 +151,16 @@ typename V::reg exponentials(float* row, index_t length) {
     for (index_t j = V::lanes; j < end; j += V::lanes) { most = V::max(most, V::load(row + j)); }
     const reg offset = V::broadcast(-V::max_of_lanes(most));
     reg sum = V::zero();
-    for (index_t j = 0; j < end; j += V::lanes) {
+    index_t j = 0;
+    for (; j + V::lanes <= length; j += V::lanes) {
         const reg value = exp_of_negative<V>(V::add(V::load(row + j), offset));
         V::store(row + j, value);
-        if (j + V::lanes <= length) { sum = V::add(sum, value); }
+        sum = V::add(sum, value);
     }
-    if (length < end) { // columns beyond the last key repeat it and count for nothing
-        for (index_t j = length; j < end; ++j) { row[j] = 0.0f; }
-        sum = V::add(sum, V::load(row + end - V::lanes));
+    if (j < end) { // columns beyond the last key repeat it and count for nothing
+        const reg value = exp_of_negative<V>(V::add(V::load(row + j), offset));
+        V::store(row + j, value);
+        sum = V::fma(value, V::load(kOnesThenZeros + 16 - (length - j)), sum);
     }
     return sum;
 }

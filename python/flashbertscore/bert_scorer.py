@@ -79,6 +79,7 @@ class BERTScorer(Settings, Comparisons):
         dtype: str | torch.dtype = "float32",
         revision: str | None = None,
         cache_bytes: int | None = None,
+        compile: bool = False,  # noqa: A002 - the name of what it asks for
     ) -> None:
         """Load the model; see `score` for the arguments and for what is raised.
 
@@ -102,6 +103,7 @@ class BERTScorer(Settings, Comparisons):
                 references before candidates, those used last before others; on the model's device.
                 None: 256 MiB, or what the weights of the model take where that is more; 0: nothing
                 is kept between calls. `close` frees it.
+            compile: see `score`.
         """
         pipeline.need_language(lang, model_type, rescale=rescale_with_baseline)
         self.device = pipeline.as_device(device)
@@ -115,6 +117,7 @@ class BERTScorer(Settings, Comparisons):
         self._use_fast_tokenizer = use_fast_tokenizer
         self._dtype = dtype
         self._revision = revision
+        self._compile = compile
         self._loaded: Encoder | None = self._load()
         self._embeddings = EmbeddingCache(
             pipeline.default_cache_bytes(self._loaded) if cache_bytes is None else cache_bytes
@@ -344,6 +347,7 @@ class BERTScorer(Settings, Comparisons):
             self.device,
             self._dtype,
             self._revision,
+            compiled=self._compile,
         )
 
     @property
@@ -362,6 +366,8 @@ def load(
     device: str | torch.device,
     dtype: str | torch.dtype,
     revision: str | None,
+    *,
+    compiled: bool = False,
 ) -> Encoder:
     """Return the encoder of a model, with what `dtype` asks for; see `encoder.load`.
 
@@ -376,5 +382,6 @@ def load(
         device=device,
         dtype=arithmetic.dtype,
         revision=revision,
+        compiled=compiled,
     )
     return replace(loaded, tf32=arithmetic.tf32)

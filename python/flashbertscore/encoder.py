@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +64,7 @@ class Encoder:
         all_layers: whether `encode` returns every hidden state.
         revision: commit of the Hub that the files are from; None for a folder.
         tf32: whether float32 products on CUDA may be rounded to TF32.
+        compiled: whether the model went through torch.compile.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Encoder:
     all_layers: bool
     revision: str | None
     tf32: bool = False
+    compiled: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -80,7 +84,9 @@ class Encoder:
 
     @property
     def form(self) -> str:
-        """How the model runs: "plain", or what of it runs otherwise."""
+        """How the model runs: "plain", "compiled", or what of it runs otherwise."""
+        if self.compiled:
+            return "compiled"
         parts = {
             "packed-linears": prepack.count(self.model)[0],
             "own-attention": attention.served_layers(self.model),
@@ -159,8 +165,8 @@ class Encoder:
             for a model without special tokens).
         """
         packed: torch.Tensor | None = None
-        for texts in batches(tokens.lengths, batch_size, token_budget):
-            hidden = self._forward(tokens, texts)
+        parts = batches(tokens.lengths, batch_size, token_budget)
+        for texts, hidden in self._forwards(tokens, parts):
             if packed is None:
                 packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
             packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
@@ -170,6 +176,41 @@ class Encoder:
             states = [self.depth] if self.all_layers else []
             return torch.empty(*states, 0, 1, device=self.device)
         return packed
+
+    def _forwards(
+        self, tokens: Tokens, parts: Iterator[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield each part of the texts with what `_forward` gives for it, in order."""
+        threads = torch.get_num_threads()
+        first = list(itertools.islice(parts, 2))
+        parts = itertools.chain(first, parts)
+        if threads < 2 or len(first) < 2 or not self._side_by_side:
+            for texts in parts:
+                yield texts, self._forward(tokens, texts)
+            return
+        try:
+            with ThreadPoolExecutor(
+                2, initializer=_share_threads, initargs=(threads // 2,)
+            ) as pool:
+                running = deque[tuple[torch.Tensor, Future[torch.Tensor]]]()
+                for texts in parts:
+                    running.append((texts, pool.submit(self._forward, tokens, texts)))
+                    if len(running) > 2:  # one waits, so that no thread does
+                        done, hidden = running.popleft()
+                        yield done, hidden.result()
+                for done, hidden in running:
+                    yield done, hidden.result()
+        finally:
+            torch.set_num_threads(threads)  # what a thread sets is also what later ones start with
+
+    @property
+    def _side_by_side(self) -> bool:
+        """Whether two batches go through the model at once, each with half of the threads.
+
+        Where one does what two threads cannot share, the other computes: 0 to 7 % of the time. Only
+        models whose layers are known (by `flashbertscore.attention`) to keep nothing of a batch.
+        """
+        return not self.all_layers and attention.served_layers(self.model) > 0
 
     def _forward(self, tokens: Tokens, texts: torch.Tensor) -> torch.Tensor:
         """Return [t, D] or [L, t, D], the t tokens of `texts` one text after another."""
@@ -193,6 +234,12 @@ class Encoder:
             if not self.all_layers:
                 return _select(out[0], rows)
             return torch.stack([_select(state, rows) for state in out.hidden_states])
+
+
+def _share_threads(count: int) -> None:
+    """Let torch compute with `count` threads in this one."""
+    torch.get_num_threads()  # the first call in a thread takes the number of the process
+    torch.set_num_threads(count)
 
 
 def _select(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -221,7 +268,7 @@ def batches(lengths: torch.Tensor, batch_size: int, token_budget: int) -> Iterat
         start += size
 
 
-_Key = tuple[str, int | None, str, torch.dtype, str | None, bool]
+_Key = tuple[str, int | None, str, torch.dtype, str | None, bool, bool]
 _cache: OrderedDict[_Key, Encoder] = OrderedDict()
 _lock = threading.RLock()
 
@@ -234,6 +281,7 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
+    compiled: bool = False,
 ) -> Encoder:
     """Return the encoder for a model and layer, loading it at the first call.
 
@@ -252,15 +300,16 @@ def load(
         device: where the model goes.
         dtype: of weights and embeddings.
         revision: branch, tag or commit of the Hub; None takes the newest.
+        compiled: let torch.compile make the model's kernels, and leave out what `SWITCH` tells of.
 
     Raises:
         AssertionError: the model has not that many layers.
         OSError: there is no such model, or it cannot be reached.
         ValueError: the architecture is not supported, or `SWITCH` is set to none of its values.
     """
-    fast = _fast() and torch.device(device).type == "cpu"
+    fast = _fast() and torch.device(device).type == "cpu" and not compiled
     depth = None if all_layers else num_layers
-    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision, fast)
+    key: _Key = (model_type, depth, str(torch.device(device)), dtype, revision, fast, compiled)
     with _lock:
         if key not in _cache:
             tokenizer = load_tokenizer(model_type, revision)
@@ -268,6 +317,8 @@ def load(
             if fast:
                 prepack.prepack(model)
                 attention.install(model)
+            if compiled:
+                model = torch.compile(model, dynamic=True)
             _cache[key] = Encoder(
                 name=model_type,
                 tokenizer=tokenizer,
@@ -275,6 +326,7 @@ def load(
                 prefix_space=wants_prefix_space(tokenizer),
                 all_layers=all_layers,
                 revision=commit(model_type, revision),
+                compiled=compiled,
             )
             while len(_cache) > CACHE_SIZE:
                 _cache.popitem(last=False)

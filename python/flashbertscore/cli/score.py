@@ -37,6 +37,7 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
     add("--text", action="store_true", help="-c and -r are the texts themselves, not files")
     add = arguments.add_model(parser)
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
+    add("--compile", action="store_true", help="put the model through torch.compile")
     add = parser.add_argument_group("score").add_argument
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
     add("--rescale-with-baseline", action="store_true", help="rescale the scores")
@@ -63,6 +64,7 @@ def _run(args: argparse.Namespace) -> None:
             baseline_path=args.baseline_path,
             dtype=args.dtype,
             revision=args.revision,
+            compile=args.compile,
         )
         references = len(args.ref)
         rows: Iterator[tuple[float, ...]] = scorer.score_stream(
