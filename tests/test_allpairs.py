@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from flashbertscore import BERTScorer, allpairs
+from flashbertscore import BERTScorer, TextError, allpairs, encoder, memory
 
 CANDS = ["a cat sat on the mat", "the dog barked", "a cat sat on the mat", "it rains in Spain"]
 REFS = ["the cat is on the mat", "it rains in Spain", "a dog barked loudly at the moon"]
@@ -99,6 +101,62 @@ def test_mbr(
             assert found.utility[g] == found.expected[g][found.index[g]]
             assert found.utility[g] == found.expected[g].max()
             assert found.index[g] == (found.expected[g] == found.expected[g].max()).nonzero()[0]
+
+
+@pytest.mark.parametrize("utility", allpairs.UTILITIES)
+def test_mbr_rescales_every_pair_with_the_baseline_of_its_utility(
+    utility: str, tiny_model: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "baseline.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{i},.1,.3,.2\n" for i in range(5)))
+    options = {"lang": "en", "rescale_with_baseline": True, "baseline_path": path}
+    scorer = BERTScorer(tiny_model("bert"), num_layers=3, device="cpu", **options)  # type: ignore[arg-type]
+    for group, expected in zip(GROUPS, scorer.mbr(GROUPS, utilities=utility).expected, strict=True):
+        table = one_by_one(scorer, group, group)[allpairs.UTILITIES.index(utility)]
+        torch.testing.assert_close(expected, table.mean(1), rtol=0, atol=1e-6)
+
+
+def test_a_text_that_fails_is_named(
+    tiny_model: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder.clear_cache()
+    scorer = BERTScorer(tiny_model("bert"), num_layers=3, device="cpu")
+    forward = scorer._model.forward
+
+    def fail(ids: torch.Tensor, **options: object) -> object:
+        if ids.shape[1] > 20:
+            raise IndexError("out of range")
+        return forward(ids, **options)
+
+    monkeypatch.setattr(scorer._model, "forward", fail)
+    long = "a cat " * 20
+    for call, place in (
+        (lambda: scorer.score_matrix(["a cat", long], ["a dog"]), r"cands\[1\]"),
+        (lambda: scorer.score_matrix(["a cat"], ["a dog", long]), r"refs\[1\]"),
+        (lambda: scorer.mbr([["a cat"], ["a dog", long]]), r"hypotheses\[1\]\[1\]"),
+        (lambda: scorer.explain("a cat", long), "reference"),
+    ):
+        with pytest.raises(TextError, match=f"^{place}: the model failed: IndexError: out of rang"):
+            call()
+    encoder.clear_cache()
+
+
+def test_texts_go_through_the_encoder_as_those_of_score(
+    scorer: BERTScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`memory.encode` is what keeps TF32 and the memory of a GPU as they are asked for."""
+    calls: list[int] = []
+    original = memory.encode
+
+    def spy(*arguments: Any, **options: Any) -> torch.Tensor:
+        calls.append(options["batch_size"])
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(memory, "encode", spy)
+    scorer.score_matrix(CANDS, REFS)
+    scorer.mbr(GROUPS)
+    scorer.explain("a cat", "a dog")
+    assert calls == [64, 64, 64]
 
 
 def test_equal_hypotheses_count_as_often_as_they_stand_there(scorer: BERTScorer) -> None:

@@ -46,7 +46,7 @@ def test_what_is_kept_is_a_copy() -> None:
     shelf.put(keys, tokens, torch.tensor([0]), rows, candidates=False)
     expected = rows.clone()
     rows.zero_()
-    assert torch.equal(merge(tokens, shelf.find(keys), torch.empty(0, 0)), expected)
+    assert torch.equal(merge(tokens, shelf.find(keys), torch.empty(0, 1)), expected)
 
 
 def test_texts_are_told_apart_by_their_ids_alone() -> None:

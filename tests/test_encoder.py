@@ -284,6 +284,27 @@ def test_the_switch(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> N
         encoder.load(path, 3)
 
 
+def test_a_thread_that_starts_meanwhile_has_all_threads(tiny_model: TinyModel) -> None:
+    """What torch sets in one thread is what those start with that come after it."""
+    loaded = encoder.load(tiny_model("bert"), 3)
+    tokens = loaded.tokenize(list(SENTENCES))
+    before = torch.get_num_threads()
+    found: list[int] = []
+
+    def look(_: int) -> None:
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+
+    try:
+        torch.set_num_threads(4)
+        loaded.encode(tokens, batch_size=3, progress=look)
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) > 2
+    assert set(found) == {4}
+
+
 def test_two_batches_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = encoder.load(tiny_model("bert"), 3)
     tokens = loaded.tokenize(list(SENTENCES))

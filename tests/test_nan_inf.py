@@ -73,3 +73,16 @@ def test_bad_token_of_weight_zero_and_bad_partner_of_an_empty_side_are_nan(op: B
     assert torch.stack(op.bertscore(x, y, candidate_weights=weights)).isnan().all()
     nothing = torch.zeros(1, 3, dtype=torch.bool)
     assert torch.stack(op.bertscore(x, y, reference_mask=nothing)).isnan().all()
+
+
+@pytest.mark.parametrize("length", [48, 49, 200])  # around the longest pair that is read at once
+def test_bad_partner_of_an_empty_side_is_nan_at_every_length(op: Backend, length: int) -> None:
+    x, y = torch.randn(1, 3, 8), torch.randn(1, length, 8)
+    y[0, -1, 3] = torch.nan
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    assert torch.stack(op.bertscore(x, y, candidate_mask=nothing)).isnan().all()
+    assert torch.stack(op.bertscore(y, x, reference_mask=nothing)).isnan().all()
+    bad, empty = (y[0], torch.tensor([0, length])), (x[0, :0], torch.tensor([0, 0]))
+    for pairs in (None, torch.tensor([[0, 0]])):
+        assert torch.stack(op.bertscore_packed(*bad, *empty, pairs)).isnan().all()
+        assert torch.stack(op.bertscore_packed(*empty, *bad, pairs)).isnan().all()

@@ -181,6 +181,16 @@ def test_mistakes_are_named(
         fnp.bertscore(**{"candidate": x, "reference": y} | given)
 
 
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_thread_is_refused(threads: int) -> None:
+    x = np.ones((64, 128, 64), np.float32)  # enough work for several
+    with pytest.raises(ValueError, match=f"threads: expected at least 1, got {threads}"):
+        fnp.bertscore(x, x, threads=threads)
+    rows, offsets = x.reshape(-1, 64), np.arange(65) * 128
+    with pytest.raises(ValueError, match=f"threads: expected at least 1, got {threads}"):
+        fnp.bertscore_packed(rows, offsets, rows, offsets, threads=threads)
+
+
 def test_mistakes_of_the_packed_form_are_named() -> None:
     x = RNG.normal(size=(6, 4))
     for offsets, pairs, message in (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -175,3 +178,97 @@ def test_a_missing_instruction_is_found_at_load(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(prepack, "_pack", fail)
     assert prepack.prepack(model()) == 0
+
+
+def test_loading_a_state_replaces_the_weights(x: torch.Tensor) -> None:
+    packed, _ = packed_and_plain()
+    torch.manual_seed(2)
+    other = Model().eval()
+    packed.load_state_dict(other.state_dict())
+    unchanged(packed, other, x)
+
+
+def test_gradients_reach_weights_and_biases_of_a_model_in_eval_mode(x: torch.Tensor) -> None:
+    packed, plain = packed_and_plain()
+    for one in (packed, plain):
+        one(x).sum().backward()
+    for name in ("weight", "bias"):
+        found, expected = (
+            getattr(one.intermediate.dense, name).grad for one in (packed, plain)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_weight_that_inference_read_can_be_trained(x: torch.Tensor) -> None:
+    """T5's layers look at the dtype of a weight in every forward pass."""
+    packed, _ = packed_and_plain()
+    with torch.inference_mode():
+        assert packed.output.weight.dtype == torch.float32
+    packed.train()(x).sum().backward()
+    assert packed.output.weight.grad is not None
+
+
+def test_what_was_frozen_stays_frozen() -> None:
+    frozen = model().requires_grad_(False)
+    prepack.prepack(frozen)
+    assert not any(weight.requires_grad for weight in frozen.train().parameters())
+
+
+def test_threads_may_read_a_weight_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, plain = packed_and_plain()
+    together = threading.Barrier(2, timeout=60)
+    dense = torch.Tensor.to_dense
+
+    def slow(tensor: torch.Tensor) -> torch.Tensor:
+        together.wait()
+        return dense(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "to_dense", slow)
+    with ThreadPoolExecutor(2) as pool:
+        found = [f.result() for f in [pool.submit(lambda: packed.output.weight) for _ in "ab"]]
+    assert found[0] is found[1] is packed.output.weight
+    assert torch.equal(found[0], plain.output.weight)
+
+
+def test_parents_that_share_a_layer_keep_their_activations(x: torch.Tensor) -> None:
+    first = Intermediate(nn.GELU())
+    first.dense = nn.Linear(64, 64)
+    second = Intermediate(nn.ReLU())
+    second.dense = first.dense
+    plain = nn.Sequential(first, second).eval()
+    packed = copy.deepcopy(plain)
+    assert prepack.prepack(packed) == 1
+    with torch.no_grad():
+        torch.testing.assert_close(packed(x), plain(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_pickle_is_read_where_nothing_can_be_packed(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor
+) -> None:
+    packed, plain = packed_and_plain()
+    written = pickle.dumps(packed)
+
+    def fail(_: torch.Tensor) -> torch.Tensor:
+        msg = "could not create a primitive"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(prepack, "_pack", fail)
+    found = pickle.loads(written)  # noqa: S301 - what was written a moment before
+    assert prepack.count(found) == (0, 3)
+    unchanged(found, plain, x)
+
+
+def test_weights_are_let_go_of_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once would hold a large model twice."""
+    layers = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
+    plain = [weakref.ref(layer) for layer in layers]
+    alive: list[int] = []
+    replacement = prepack._replacement
+
+    def spy(linear: nn.Linear, parents: list[nn.Module]) -> nn.Module:
+        alive.append(sum(layer() is not None for layer in plain))
+        return replacement(linear, parents)
+
+    monkeypatch.setattr(prepack, "_replacement", spy)
+    assert prepack.prepack(layers) == 4
+    assert alive == [4, 3, 2, 1]

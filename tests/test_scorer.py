@@ -166,6 +166,35 @@ def test_a_tokenizer_of_another_kind_brings_its_own_rules(tiny_model: TinyModel)
 
 
 @pytest.mark.parametrize("options", [{}, {"idf": True}])
+class Bare:
+    """A tokenizer without special tokens, as those of many decoders: an empty text has no id."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: D107
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, texts: Any, *, add_special_tokens: bool = True, **options: Any) -> Any:
+        assert add_special_tokens
+        return self._inner(texts, add_special_tokens=False, **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*no tokens in the text")
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_texts_without_a_single_token_score_zero(all_layers: bool, tiny_model: TinyModel) -> None:
+    made = BERTScorer(tiny_model("bert"), LAYER, all_layers=all_layers)
+    made._tokenizer = Bare(made._tokenizer)
+    shape = (5,) if all_layers else ()
+    for cands, refs in ((["", " "], ["", ""]), (["", "a cat"], ["a dog", "a cat"])):
+        for _ in range(2):  # the second time some are kept
+            scores = torch.stack(list(made.score(cands, refs)))
+            assert scores.shape == (3, *shape, 2)
+            assert not scores[..., 0].any()
+            assert (scores[..., 1] > 0.99).all() == bool(cands[1].strip())
+    assert not torch.stack(made.score_matrix(["", ""], [" "])).any()
+
+
 def test_verbose_says_what_the_reference_says(
     options: dict[str, Any], tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,7 +85,8 @@ class Matcher {
     std::vector<index_t> by_reference() const;
     void read_all(Documents<T, S>& side, int threads) const;
     // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
-    // and leaves the tokens of a longer one to `sweep`, which then takes them from the cache.
+    // or a side has no token, and leaves the tokens of a longer one to `sweep`, which then takes
+    // them from the cache.
     void read(index_t p, bool whole);
     // Writes the scores of pair p if they follow from a rule alone. True if there is nothing (more)
     // to match here.
@@ -203,7 +204,8 @@ void Matcher<T, S>::read(index_t p, bool whole) {
     if (pairs_.pairs) { return; } // documents of a list may meet again: all are read
     candidate_.locate(p);
     reference_.locate(p);
-    if (whole || short_by_tokens(p)) {
+    const bool nothing = candidate_.count(p) == 0 || reference_.count(p) == 0; // no sweep follows
+    if (whole || nothing || short_by_tokens(p)) {
         candidate_.read(p, candidate_.count(p));
         reference_.read(p, reference_.count(p));
     }

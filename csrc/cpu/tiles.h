@@ -44,7 +44,7 @@ inline constexpr double kAttentionPerTeam = 1e6;
 
 inline int useful_threads(double multiply_adds, int threads, double per_thread = kWorkPerThread) {
     const double useful = multiply_adds / per_thread;
-    return useful < 2.0 ? 1 : static_cast<int>(std::min<double>(useful, threads));
+    return useful < 2.0 ? 1 : std::max(1, static_cast<int>(std::min<double>(useful, threads)));
 }
 
 // A pair this large would keep one thread busy after the others have run out of pairs, so all

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashbertscore import idf, inputs, matrix
+from flashbertscore import idf, inputs, matrix, memory
 from flashbertscore.matrix import Side
+from flashbertscore.tokens import TextError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +64,15 @@ class Method(NamedTuple):
 
         Args:
             texts: distinct texts.
-            places: what to call each of them in a warning.
+            places: what to call each of them in a warning or an error.
+
+        Raises:
+            TextError: the tokenizer fails on a text.
         """
-        tokens = self.encoder.tokenize(texts)
+        try:
+            tokens = self.encoder.tokenize(texts)
+        except TextError as error:
+            raise _named(error, places) from error.__cause__
         if tokens.cut.any():
             _warn(
                 f"{int(tokens.cut.sum())} of {len(tokens)} distinct texts are longer than the "
@@ -84,9 +91,16 @@ class Method(NamedTuple):
         tokenizer = self.encoder.tokenizer
         return tokens, idf.uniform(tokens, (tokenizer.sep_token_id, tokenizer.cls_token_id))
 
-    def encode(self, tokens: Tokens) -> Tensor:
-        """Embeddings [L, T, D]; L is 1 without all layers."""
-        embeddings = self.encoder.encode(tokens, batch_size=self.batch_size)
+    def encode(self, tokens: Tokens, places: Sequence[str]) -> Tensor:
+        """Embeddings [L, T, D]; L is 1 without all layers.
+
+        Raises:
+            TextError: the model fails on a text, which `places` names.
+        """
+        try:
+            embeddings = memory.encode(self.encoder, tokens, batch_size=self.batch_size)
+        except TextError as error:
+            raise _named(error, places) from error.__cause__
         return embeddings if embeddings.dim() == 3 else embeddings[None]
 
     def finish(self, scores: Tensor, empty: tuple[Tensor, Tensor], layer: int) -> Tensor:
@@ -107,6 +121,11 @@ class Method(NamedTuple):
         return (scores - base[:, None, None]) / (1 - base[:, None, None])
 
 
+def _named(error: TextError, places: Sequence[str]) -> TextError:
+    """The error with what the text is called: of a grid there is no one candidate to number."""
+    return error if error.index is None else TextError(f"{places[error.index]}: {error}")
+
+
 def _warn(message: str) -> None:
     # The caller of a method of the scorer: it, the function here, tokenize, this.
     warnings.warn(message, UserWarning, stacklevel=5)
@@ -118,8 +137,9 @@ def score_matrix(method: Method, cands: Any, refs: Any) -> tuple[Tensor, Tensor,
     layers = 1
     if candidates and references:
         texts, rows, columns, grid = _distinct(candidates, references)
-        tokens, weights = method.tokenize(texts, _places(candidates, references, texts))
-        embeddings = method.encode(tokens)
+        places = _places(candidates, references, texts)
+        tokens, weights = method.tokenize(texts, places)
+        embeddings = method.encode(tokens, places)
         layers = len(embeddings)
         parts = [
             _grid(method, layer, i, tokens, weights, grid)[:, rows][:, :, columns]
@@ -196,13 +216,14 @@ def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice:
     for g, group in enumerate(groups):
         for i, text in enumerate(group):
             first.setdefault(text, f"hypotheses[{g}][{i}]")
-    tokens, token_weights = method.tokenize(list(first), list(first.values()))
+    places = list(first.values())
+    tokens, token_weights = method.tokenize(list(first), places)
     number = {text: i for i, text in enumerate(first)}
     numbers = [torch.tensor([number[text] for text in group]) for group in groups]
     for chosen in _chunks(numbers, tokens.lengths):
         texts = torch.unique(torch.cat([numbers[g] for g in chosen]))
         part = tokens.select(texts)
-        embeddings = method.encode(part)[0]
+        embeddings = method.encode(part, [places[text] for text in texts.tolist()])[0]
         part_weights = token_weights[tokens.rows(texts)]
         for g in chosen:
             local = torch.searchsorted(texts, numbers[g])
@@ -281,11 +302,16 @@ def _expected(
     device = embeddings.device
     side = Side(embeddings[rows.to(device)], own.offsets, weights[rows].to(device))
     total = torch.zeros(len(distinct), dtype=torch.float64)
-    forth = UTILITIES.index(utility)
-    back = {0: 1, 1: 0, 2: 2}[forth]  # P(a, b) = R(b, a)
+    which = UTILITIES.index(utility)
+
+    def add(raw: Tensor, rows: slice, columns: slice) -> None:
+        scores = method.finish(raw, (own.empty[rows], own.empty[columns]), 0)[which].double()
+        total[rows] += (scores * share[columns]).sum(dim=1)
+
     for begin, end, found in matrix.tiles(side, side, symmetric=True):
-        scores = torch.stack(found).to("cpu")
-        scores = method.finish(scores, (own.empty[:end], own.empty[begin:end]), 0).double()
-        total[:end] += (scores[forth] * share[begin:end]).sum(dim=1)
-        total[begin:end] += (scores[back][:begin].T * share[:begin]).sum(dim=1)
+        raw = torch.stack(found).to("cpu")
+        # P(a, b) = R(b, a) before they are rescaled, each with a baseline of its own.
+        back = raw[[1, 0, 2], :begin].transpose(1, 2)
+        add(back, slice(begin, end), slice(begin))
+        add(raw, slice(end), slice(begin, end))
     return total[place].float()

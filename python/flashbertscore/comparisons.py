@@ -48,6 +48,7 @@ class Comparisons:
 
         Raises:
             TypeError: a text is not a str; names the argument and index.
+            TextError: the tokenizer or the model fails on a text, which is named.
             AssertionError: the scorer was made with idf=True and no IDF has been counted.
             ValueError: there is no baseline to rescale with.
         """
@@ -76,6 +77,7 @@ class Comparisons:
 
         Raises:
             TypeError: a text is not a str; names group and index.
+            TextError: the tokenizer or the model fails on a text, which is named.
             ValueError: an empty group, an unknown utility, weights that do not fit, a scorer with
                 all layers, or no baseline to rescale with.
             AssertionError: the scorer was made with idf=True and no IDF has been counted.
@@ -94,6 +96,7 @@ class Comparisons:
 
         Raises:
             TypeError: a text is not a str.
+            TextError: the tokenizer or the model fails on a text, which is named.
             ValueError: a scorer with all layers, or no baseline to rescale with.
             AssertionError: the scorer was made with idf=True and no IDF has been counted.
         """

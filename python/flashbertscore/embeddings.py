@@ -233,7 +233,7 @@ def merge(tokens: Tokens, places: Sequence[Place | None], fresh: torch.Tensor) -
         return fresh
     kept = next(iter(parts.values()))[0]
     merged = kept.new_empty(*kept.shape[:-2], len(tokens.ids), kept.shape[-1])
-    if new and fresh.shape[-1]:  # without a token they have no size
+    if new and fresh.shape[-2]:  # without a token their size D is not that of the others
         merged.index_copy_(-2, to_device(tokens.rows(torch.tensor(new)), merged.device), fresh)
     lengths = tokens.lengths
     for rows, texts, starts in parts.values():

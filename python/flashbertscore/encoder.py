@@ -161,46 +161,55 @@ class Encoder:
 
         Returns:
             [T, D], or [L, T, D] with `all_layers` (L = layers + 1, the first the embedding layer);
-            of the model's dtype, on its device. [0, 0] where there is no token at all.
+            of the model's dtype, on its device. D is 1 where there is no token at all (empty texts,
+            for a model without special tokens).
         """
-        packed = torch.empty(0, 0, device=self.device)
-        if self.all_layers:
-            packed = packed.unsqueeze(0)
-        for texts, hidden in self._forwards(
-            tokens, batches(tokens.lengths, batch_size, token_budget)
-        ):
-            if packed.shape[-1] == 0:
+        packed: torch.Tensor | None = None
+        parts = batches(tokens.lengths, batch_size, token_budget)
+        for texts, hidden in self._forwards(tokens, parts):
+            if packed is None:
                 packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
             packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
             if progress is not None:
                 progress(len(texts))
+        if packed is None:
+            states = [self.depth] if self.all_layers else []
+            return torch.empty(*states, 0, 1, device=self.device)
         return packed
 
     def _forwards(
         self, tokens: Tokens, parts: Iterator[torch.Tensor]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each part of the texts with what `_forward` gives for it, in order."""
-        threads = torch.get_num_threads()
         first = list(itertools.islice(parts, 2))
-        parts = itertools.chain(first, parts)
+        with _handing_out:
+            threads = torch.get_num_threads()
         if threads < 2 or len(first) < 2 or not self._side_by_side:
-            for texts in parts:
+            for texts in itertools.chain(first, parts):
                 yield texts, self._forward(tokens, texts)
             return
-        try:
-            with ThreadPoolExecutor(
-                2, initializer=_share_threads, initargs=(threads // 2,)
-            ) as pool:
-                running = deque[tuple[torch.Tensor, Future[torch.Tensor]]]()
-                for texts in parts:
-                    running.append((texts, pool.submit(self._forward, tokens, texts)))
-                    if len(running) > 2:  # one waits, so that no thread does
-                        done, hidden = running.popleft()
-                        yield done, hidden.result()
-                for done, hidden in running:
+        ready = threading.Barrier(3)
+        share = threads // 2, ready
+        with ThreadPoolExecutor(2, initializer=_share_threads, initargs=share) as pool:
+            running = deque[tuple[torch.Tensor, Future[torch.Tensor]]]()
+            # What a thread sets is also what later ones of the process start with: until both have.
+            with _handing_out:
+                try:
+                    for texts in first:
+                        running.append((texts, pool.submit(self._forward, tokens, texts)))
+                    ready.wait()
+                except BaseException:
+                    ready.abort()  # a thread that waits for one that could not be started
+                    raise
+                finally:
+                    torch.set_num_threads(threads)
+            for texts in parts:
+                running.append((texts, pool.submit(self._forward, tokens, texts)))
+                if len(running) > 2:  # one waits, so that no thread does
+                    done, hidden = running.popleft()
                     yield done, hidden.result()
-        finally:
-            torch.set_num_threads(threads)  # what a thread sets is also what later ones start with
+            for done, hidden in running:
+                yield done, hidden.result()
 
     @property
     def _side_by_side(self) -> bool:
@@ -209,7 +218,8 @@ class Encoder:
         Where one does what two threads cannot share, the other computes: 0 to 7 % of the time. Only
         models whose layers are known (by `flashbertscore.attention`) to keep nothing of a batch.
         """
-        return not self.all_layers and attention.served_layers(self.model) > 0
+        on_cpu = self.device.type == "cpu"
+        return on_cpu and not self.all_layers and attention.served_layers(self.model) > 0
 
     def _forward(self, tokens: Tokens, texts: torch.Tensor) -> torch.Tensor:
         """Return [t, D] or [L, t, D], the t tokens of `texts` one text after another."""
@@ -235,10 +245,14 @@ class Encoder:
             return torch.stack([_select(state, rows) for state in out.hidden_states])
 
 
-def _share_threads(count: int) -> None:
+_handing_out = threading.Lock()  # while the number of threads of the process is another
+
+
+def _share_threads(count: int, ready: threading.Barrier) -> None:
     """Let torch compute with `count` threads in this one."""
     torch.get_num_threads()  # the first call in a thread takes the number of the process
     torch.set_num_threads(count)
+    ready.wait()
 
 
 def _select(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

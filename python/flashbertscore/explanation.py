@@ -67,8 +67,9 @@ class Explanation:
 def explain(method: Method, candidate: str, reference: str) -> Explanation:
     """Align two texts; see ``BERTScorer.explain``."""
     texts = [candidate, reference] if candidate != reference else [candidate]
-    tokens, weights = method.tokenize(texts, ["candidate", "reference"])
-    embeddings = method.encode(tokens)[0]
+    places = ["candidate", "reference"]
+    tokens, weights = method.tokenize(texts, places)
+    embeddings = method.encode(tokens, places)[0]
     pair = torch.tensor([[0, len(texts) - 1]])
     offsets = tokens.offsets
     scores, alignment = functional.bertscore_packed(

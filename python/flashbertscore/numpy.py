@@ -50,7 +50,8 @@ def bertscore(
         reference_mask: [B, M], likewise.
         candidate_weights: [B, N] floating, finite and >= 0; None: all 1.
         reference_weights: [B, M], likewise.
-        threads: most threads; None: OMP_NUM_THREADS, else the processors of this process.
+        threads: most threads, at least 1; None: OMP_NUM_THREADS, else the processors of this
+            process.
 
     Returns:
         Three arrays [B], float32 (float64 for float64 inputs).
@@ -58,7 +59,7 @@ def bertscore(
     Raises:
         TypeError: an argument is not an array, or of a wrong or mixed dtype.
         ValueError: wrong rank or shape, D = 0, a mask value other than 0 and 1, a weight that is
-            negative, NaN or infinite.
+            negative, NaN or infinite, no thread.
     """
     x, y = _tokens(candidate, reference, rank=3)
     if y.shape[0] != x.shape[0]:
@@ -114,7 +115,7 @@ def bertscore_packed(
     Raises:
         TypeError: an argument is not an array, or of a wrong or mixed dtype.
         ValueError: wrong rank or shape, D = 0, offsets that decrease or do not end at the number of
-            rows, an index out of range, a weight that is negative, NaN or infinite.
+            rows, an index out of range, a weight that is negative, NaN or infinite, no thread.
     """
     x, y = _tokens(candidate, reference, rank=2)
     offsets = [
@@ -159,6 +160,9 @@ def _score(
     count: int,
     threads: int | None,
 ) -> Scores:
+    if threads is not None and threads < 1:
+        message = f"threads: expected at least 1, got {threads}"
+        raise ValueError(message)
     real = np.float64 if like.dtype == np.float64 else np.float32
     precision, recall, f1 = (np.empty(count, real) for _ in range(3))
     _core.greedy_match(

@@ -59,6 +59,7 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.dtype = linear.weight.dtype
         self.register_parameter("bias", linear.bias)
+        self._trainable = linear.weight.requires_grad
         self.activation = activation.module if activation else nn.Identity()
         self._name, self._algorithm = activation[:2] if activation else ("none", "")
         self._packed: torch.Tensor | None = _pack(linear.weight)
@@ -71,10 +72,11 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return activation(x weight^T + bias); x is [..., in_features]."""
-        if self._packed is not None:
-            if x.dtype == self.dtype and x.numel() > 0 and not _has_gradient(x):
+        packed = self._packed  # once: another thread may unpack it meanwhile
+        if packed is not None:
+            if x.dtype == self.dtype and x.numel() > 0 and not self._needs_gradient(x):
                 out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
-                    x, self._packed, self.bias, self._name, [], self._algorithm
+                    x, packed, self.bias, self._name, [], self._algorithm
                 )
                 return out
             self.unpack()
@@ -83,9 +85,19 @@ class PackedLinear(nn.Module):
 
     def unpack(self) -> None:
         """Become the plain layer."""
-        packed, self._packed = self._packed, None
-        if packed is not None:
-            self.register_parameter("weight", nn.Parameter(packed.to_dense()))
+        packed = self._packed
+        if packed is None:
+            return
+        with torch.inference_mode(mode=False):  # T5 reads weights in it, and may be trained later
+            weight = nn.Parameter(packed.to_dense(), requires_grad=self._trainable)
+        # In this order, and the first thread's: others may be here, or wait for the weight.
+        self._parameters.setdefault("weight", weight)
+        self._packed = None
+
+    def _needs_gradient(self, x: torch.Tensor) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return x.requires_grad or self._trainable or getattr(self.bias, "requires_grad", False)
 
     def train(self, mode: bool = True) -> PackedLinear:  # noqa: FBT001, FBT002 - as in nn.Module
         """Set the mode; a layer that is trained is a plain one."""
@@ -110,6 +122,10 @@ class PackedLinear(nn.Module):
         if self._packed is not None:
             destination[prefix + "weight"] = self._packed.to_dense()
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.unpack()
+        super()._load_from_state_dict(*args)  # type: ignore[no-untyped-call]
+
     def __getattr__(self, name: str) -> Any:
         """Return the weight, which a packed layer has only from here on."""
         if name == "weight" and self.__dict__.get("_packed") is not None:
@@ -124,10 +140,16 @@ class PackedLinear(nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Pack the weight again."""
+        """Pack the weight again, where that can be done."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if self._packed is not None:
-            self._packed = _pack(self._packed)
+        weight = self._packed
+        if weight is None:
+            return
+        try:
+            self._packed = _pack(weight)
+        except (RuntimeError, NotImplementedError):  # another processor, device or build of torch
+            self._packed = None
+            self.register_parameter("weight", nn.Parameter(weight, self._trainable))
 
 
 def prepack(model: nn.Module) -> int:
@@ -138,13 +160,12 @@ def prepack(model: nn.Module) -> int:
     """
     if model.training or not available():
         return 0
-    known: dict[int, nn.Module] = {}  # a layer may stand in several places
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):  # noqa: SLF001 - named_children skips
-            if type(child) is nn.Linear and child.weight.numel() >= _FEWEST_WEIGHTS:
-                if id(child) not in known:
-                    known[id(child)] = _replacement(parent, child)
-                setattr(parent, name, known[id(child)])
+    places = _places(model)
+    while places:  # one after another: of a large model there is no room for a second copy
+        linear, parents = places.popitem()
+        replacement = _replacement(linear, [parent for parent, _ in parents])
+        for parent, name in parents:
+            setattr(parent, name, replacement)
     packed, total = count(model)
     _log.debug("%d of %d linear layers of %s are packed", packed, total, type(model).__name__)
     return packed
@@ -186,11 +207,17 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def _has_gradient(x: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and x.requires_grad
+def _places(model: nn.Module) -> dict[nn.Linear, list[tuple[nn.Module, str]]]:
+    """Return the linear layers worth packing, each with its parents and its name in them."""
+    places: dict[nn.Linear, list[tuple[nn.Module, str]]] = {}
+    for parent in model.modules():
+        for name, child in parent._modules.items():  # noqa: SLF001 - named_children skips
+            if type(child) is nn.Linear and child.weight.numel() >= _FEWEST_WEIGHTS:
+                places.setdefault(child, []).append((parent, name))
+    return places
 
 
-def _replacement(parent: nn.Module, linear: nn.Linear) -> nn.Module:
+def _replacement(linear: nn.Linear, parents: list[nn.Module]) -> nn.Module:
     """Return the packed layer, or `linear` itself where that would not do."""
     weight = linear.weight
     supported = weight.dtype in _TOLERANCE and weight.device.type == "cpu"
@@ -198,7 +225,8 @@ def _replacement(parent: nn.Module, linear: nn.Linear) -> nn.Module:
         supported = supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
     if not supported or _has_hooks(linear):
         return linear
-    activation = _activation_behind(parent, linear)
+    # With several parents each applies an activation of its own.
+    activation = _activation_behind(parents[0], linear) if len(parents) == 1 else None
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(7, linear.in_features, generator=generator).to(weight.dtype)
     with torch.inference_mode():
@@ -214,7 +242,7 @@ def _replacement(parent: nn.Module, linear: nn.Linear) -> nn.Module:
         _log.info("a linear layer stays as it is: packed, it differs by %.1e", difference)
         return linear
     if activation is not None:
-        parent.intermediate_act_fn = nn.Identity()
+        parents[0].intermediate_act_fn = nn.Identity()
     return packed
 
 
