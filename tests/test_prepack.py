@@ -193,9 +193,7 @@ def test_gradients_reach_weights_and_biases_of_a_model_in_eval_mode(x: torch.Ten
     for one in (packed, plain):
         one(x).sum().backward()
     for name in ("weight", "bias"):
-        found, expected = (
-            getattr(one.intermediate.dense, name).grad for one in (packed, plain)
-        )
+        found, expected = (getattr(one.intermediate.dense, name).grad for one in (packed, plain))
         torch.testing.assert_close(found, expected)
 
 
