@@ -113,7 +113,7 @@ def test_mbr_rescales_every_pair_with_the_baseline_of_its_utility(
     scorer = BERTScorer(tiny_model("bert"), num_layers=3, device="cpu", **options)  # type: ignore[arg-type]
     for group, expected in zip(GROUPS, scorer.mbr(GROUPS, utilities=utility).expected, strict=True):
         table = one_by_one(scorer, group, group)[allpairs.UTILITIES.index(utility)]
-        torch.testing.assert_close(expected, table.mean(1), rtol=0, atol=1e-6)
+        torch.testing.assert_close(expected, table.mean(1), rtol=0, atol=1e-5)
 
 
 def test_a_text_that_fails_is_named(

@@ -165,14 +165,13 @@ def test_a_tokenizer_of_another_kind_brings_its_own_rules(tiny_model: TinyModel)
     assert made._encoder.tokenize(["snow"]).tolist() == expected
 
 
-@pytest.mark.parametrize("options", [{}, {"idf": True}])
 class Bare:
     """A tokenizer without special tokens, as those of many decoders: an empty text has no id."""
 
     def __init__(self, inner: Any) -> None:  # noqa: D107
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: D105
         return getattr(self._inner, name)
 
     def __call__(self, texts: Any, *, add_special_tokens: bool = True, **options: Any) -> Any:
@@ -195,6 +194,7 @@ def test_texts_without_a_single_token_score_zero(all_layers: bool, tiny_model: T
     assert not torch.stack(made.score_matrix(["", ""], [" "])).any()
 
 
+@pytest.mark.parametrize("options", [{}, {"idf": True}])
 def test_verbose_says_what_the_reference_says(
     options: dict[str, Any], tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]
 ) -> None:

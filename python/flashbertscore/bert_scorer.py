@@ -102,7 +102,7 @@ class BERTScorer(Settings, Comparisons):
             cache_bytes: memory for embeddings of texts that come back, in a call or in a later one,
                 references before candidates, those used last before others; on the model's device.
                 None: 256 MiB, or what the weights of the model take where that is more; 0: nothing
-                is kept between calls, which a model needs whose weights change in place: that is not
+                is kept between calls, as a model needs whose weights change in place: that is not
                 noticed. `close` frees it.
             compile: see `score`.
         """

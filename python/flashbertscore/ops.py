@@ -1,4 +1,4 @@
-"""``torch.ops.flashbertscore.*``: registration and dispatch; with numpy.py the only user of ``_core``.
+"""``torch.ops.flashbertscore.*``: registration, dispatch. With numpy.py the only user of ``_core``.
 
 The compiled kernels know raw addresses and nothing of torch, so a build needs no torch and one
 build serves every version of it. What a device without a kernel of ours gets is in :mod:`.tiled`.

@@ -124,7 +124,7 @@ class PackedLinear(nn.Module):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.unpack()
-        super()._load_from_state_dict(*args)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(*args)
 
     def __getattr__(self, name: str) -> Any:
         """Return the weight, which a packed layer has only from here on."""
