@@ -69,6 +69,8 @@ def start(*argv: tuple[str, ...], **options: Any) -> Any:
     return subprocess.Popen(
         [sys.executable, "-m", "flashbertscore", "score", *MODEL, *argv],
         stdout=subprocess.PIPE,
+        # A shell starts what it runs in the background with SIGINT ignored, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         **{"stderr": subprocess.PIPE, **options},
     )
 
