@@ -171,7 +171,9 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         raise Stop
 
     monkeypatch.setattr(score, "BERTScorer", spy)
-    argv = "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b"
+    argv = (
+        "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b --compile"
+    )
     with pytest.raises(Stop):
         main.main(["score", "-m", "m", "-l", "3", *argv.split(), "-c", "cand", "-r", "ref", "ref2"])
     assert given == {
@@ -186,6 +188,7 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         "idf_sents": [text for pair in zip(REFS, MORE, strict=True) for text in pair],
         "rescale_with_baseline": True,
         "baseline_path": "b",
+        "compile": True,
     }
 
 
