@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from flashbertscore import BERTScorer, TextError, allpairs, encoder, memory
+from flashbertscore import BERTScorer, TextError, allpairs, encoder, matrix, memory
 
 CANDS = ["a cat sat on the mat", "the dog barked", "a cat sat on the mat", "it rains in Spain"]
 REFS = ["the cat is on the mat", "it rains in Spain", "a dog barked loudly at the moon"]
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grids of several tiles, as those of hundreds of texts are."""
+    monkeypatch.setattr(matrix, "TILE_PAIRS", 1)
+    monkeypatch.setattr(matrix, "LEAST_REFERENCES", 2)
 
 
 @pytest.fixture
@@ -84,6 +91,7 @@ GROUPS = [
 ]
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("utility", allpairs.UTILITIES)
 @pytest.mark.parametrize("budget", [1, 100_000])
 def test_mbr(
@@ -103,6 +111,7 @@ def test_mbr(
             assert found.index[g] == (found.expected[g] == found.expected[g].max()).nonzero()[0]
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("utility", allpairs.UTILITIES)
 def test_mbr_rescales_every_pair_with_the_baseline_of_its_utility(
     utility: str, tiny_model: Callable[[str], str], tmp_path: Path
