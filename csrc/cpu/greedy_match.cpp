@@ -7,16 +7,16 @@
 // and for a short pair all of it at once, without panels. Memory is slower than one core's products
 // for short pairs: so each call of a kernel asks for what the next ones will read.
 //
-// Nothing of size N x M exists; a pair takes N + M maxima and one block of panels.
+// Nothing of size N x M exists; a pair takes N + M maxima and its panels, bounded (tiles.h).
 #include "cpu/greedy_match.h"
 
 #include "core/parallel.h"
+#include "cpu/ahead.h"
 #include "cpu/prepare.h"
 #include "cpu/tiles.h"
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -25,17 +25,6 @@ namespace {
 
 template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();
-
-// Part i of `parts` of what is read next.
-Ahead part(const Ahead& ahead, index_t i, index_t parts) {
-    Ahead result;
-    for (int side = 0; side < 2; ++side) {
-        const index_t from = ahead.bytes[side] * i / parts;
-        result.data[side] = ahead.data[side] + from;
-        result.bytes[side] = ahead.bytes[side] * (i + 1) / parts - from;
-    }
-    return result;
-}
 
 // What one thread needs, grown on demand and kept between pairs.
 template <class T, class S>
@@ -82,7 +71,6 @@ class Matcher {
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    std::vector<index_t> by_reference() const;
     void read_all(Documents<T, S>& side, int threads) const;
     // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
     // or a side has no token, and leaves the tokens of a longer one to `sweep`, which then takes
@@ -100,8 +88,6 @@ class Matcher {
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
     void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max, Place<T>* row_place,
                const Ahead& ahead);
-    // The memory of pair p's documents, or of as much as may wait in a cache.
-    Ahead memory(index_t p) const;
     void match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead);
     void match_shared(index_t p, std::vector<Workspace<T, S>>& spaces);
     // Writes the scores of pair p: by a rule, or the means of its maxima.
@@ -139,28 +125,13 @@ void Matcher<T, S>::read_all(Documents<T, S>& side, int threads) const {
     });
 }
 
-// Those with the same reference one after the other: it is packed once.
-template <class T, class S>
-std::vector<index_t> Matcher<T, S>::by_reference() const {
-    std::vector<index_t> start(static_cast<std::size_t>(reference_.batch().documents) + 1);
-    for (index_t p = 0; p < pairs_.count; ++p) {
-        ++start[static_cast<std::size_t>(pairs_.reference(p)) + 1];
-    }
-    std::partial_sum(start.begin(), start.end(), start.begin());
-    std::vector<index_t> order(static_cast<std::size_t>(pairs_.count));
-    for (index_t p = 0; p < pairs_.count; ++p) {
-        order[static_cast<std::size_t>(start[static_cast<std::size_t>(pairs_.reference(p))]++)] = p;
-    }
-    return order;
-}
-
 template <class T, class S>
 void Matcher<T, S>::run(int threads) {
     std::vector<index_t> order; // empty: as they are
     if (pairs_.pairs) {
         read_all(candidate_, threads);
         read_all(reference_, threads);
-        order = by_reference();
+        order = by_reference(pairs_, reference_.batch().documents);
     }
     const auto pair = [&order](index_t i) {
         return order.empty() ? i : order[static_cast<std::size_t>(i)];
@@ -193,7 +164,10 @@ void Matcher<T, S>::run(int threads) {
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
                 read(p, false);
                 if (settled(p)) { continue; }
-                match_alone(p, space, i + 1 < end ? memory(pair(i + 1)) : Ahead{});
+                match_alone(p, space,
+                            i + 1 < end ? next_reads(candidate_.batch(), reference_.batch(), pairs_,
+                                                     pair(i + 1))
+                                        : Ahead{});
             }
         }
     });
@@ -335,22 +309,6 @@ void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& 
         kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
                              space.row_max.data(), space.column_max.data(), ahead);
     }
-}
-
-template <class T, class S>
-Ahead Matcher<T, S>::memory(index_t p) const {
-    Ahead result;
-    const TokenBatch* batches[2] = {&candidate_.batch(), &reference_.batch()};
-    const index_t documents[2] = {pairs_.candidate(p), pairs_.reference(p)};
-    for (int side = 0; side < 2; ++side) {
-        const TokenBatch& batch = *batches[side];
-        if (batch.row_stride != dim_) { continue; } // gaps are not worth asking for
-        const index_t bytes = element_bytes(batch.dtype);
-        result.data[side] =
-            static_cast<const char*>(batch.data) + batch.element(documents[side], 0) * bytes;
-        result.bytes[side] = std::min(batch.length(documents[side]) * dim_ * bytes, kAheadBytes);
-    }
-    return result;
 }
 
 template <class T, class S>

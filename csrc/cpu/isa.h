@@ -110,7 +110,6 @@ struct Attention {
 
 struct Isa {
     const char* name;
-    const char* description;
     bool (*supported)();
     const Kernels<float>* float32; // float16 and, where there is nothing better, bfloat16 too
     const Kernels<double>* float64;

@@ -129,9 +129,6 @@ constexpr Attention kAttention = attention<Float8x, Float8x>();
 
 } // namespace
 
-constinit const Isa kAvx2 = {"avx2",     "AVX2, FMA, F16C: tiles of 6 rows x 2 vectors",
-                             supported,  &kFloat32,
-                             &kFloat64,  nullptr,
-                             &kAttention};
+constinit const Isa kAvx2 = {"avx2", supported, &kFloat32, &kFloat64, nullptr, &kAttention};
 
 } // namespace flashbertscore

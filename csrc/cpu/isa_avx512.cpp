@@ -70,10 +70,7 @@ bool supported() {
 constinit const Kernels<float> kAvx512Float32 = kernels<Float16x>();
 constinit const Kernels<double> kAvx512Float64 = kernels<Double8x>();
 
-constinit const Isa kAvx512 = {
-    "avx512",        "AVX-512 F, DQ, BW, VL: tiles of 12 rows x 2 vectors",
-    supported,       &kAvx512Float32,
-    &kAvx512Float64, nullptr,
-    &kAttention};
+constinit const Isa kAvx512 = {"avx512",        supported, &kAvx512Float32,
+                               &kAvx512Float64, nullptr,   &kAttention};
 
 } // namespace flashbertscore

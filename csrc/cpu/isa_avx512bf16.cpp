@@ -36,10 +36,7 @@ bool supported() {
 
 } // namespace
 
-constinit const Isa kAvx512bf16 = {
-    "avx512bf16",    "AVX-512 with BF16: as avx512, bfloat16 multiplied as it is",
-    supported,       &kAvx512Float32,
-    &kAvx512Float64, &kBfloat16,
-    &kAttention};
+constinit const Isa kAvx512bf16 = {"avx512bf16",    supported,  &kAvx512Float32,
+                                   &kAvx512Float64, &kBfloat16, &kAttention};
 
 } // namespace flashbertscore

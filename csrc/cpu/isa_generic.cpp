@@ -87,10 +87,7 @@ constexpr Attention kAttention = attention<Vector16<float>, Vector16<float>>();
 
 } // namespace
 
-constinit const Isa kGeneric = {
-    "generic",           "vectors of 16 bytes on any processor: 6 rows x 2 vectors",
-    [] { return true; }, &kFloat32,
-    &kFloat64,           nullptr,
-    &kAttention};
+constinit const Isa kGeneric = {"generic", [] { return true; }, &kFloat32, &kFloat64,
+                                nullptr,   &kAttention};
 
 } // namespace flashbertscore

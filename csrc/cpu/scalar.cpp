@@ -140,8 +140,7 @@ constexpr Kernels<double> kFloat64 = kernels<double>();
 
 } // namespace
 
-constinit const Isa kScalar = {
-    "scalar",   "plain C++, sums in double", [] { return true; }, &kFloat32, &kFloat64, nullptr,
-    &kAttention};
+constinit const Isa kScalar = {"scalar", [] { return true; }, &kFloat32, &kFloat64,
+                               nullptr,  &kAttention};
 
 } // namespace flashbertscore

@@ -4,6 +4,8 @@
 #include "core/views.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace flashbertscore {
 
@@ -51,6 +53,20 @@ inline int useful_threads(double multiply_adds, int threads, double per_thread =
 // threads share its rows.
 inline bool shared_by_all(double pair_work, double all_work, int threads) {
     return threads > 1 && pair_work >= kWorkPerThread && pair_work * 2 * threads > all_work;
+}
+
+// Pairs with the same reference one after the other, so that it is packed once.
+inline std::vector<index_t> by_reference(const PairList& pairs, index_t references) {
+    std::vector<index_t> start(static_cast<std::size_t>(references) + 1);
+    for (index_t p = 0; p < pairs.count; ++p) {
+        ++start[static_cast<std::size_t>(pairs.reference(p)) + 1];
+    }
+    std::partial_sum(start.begin(), start.end(), start.begin());
+    std::vector<index_t> order(static_cast<std::size_t>(pairs.count));
+    for (index_t p = 0; p < pairs.count; ++p) {
+        order[static_cast<std::size_t>(start[static_cast<std::size_t>(pairs.reference(p))]++)] = p;
+    }
+    return order;
 }
 
 } // namespace flashbertscore

@@ -1,14 +1,15 @@
-"""Options that make a scorer, shared by the subcommands that compare texts in other ways."""
+"""Options that make a scorer, shared by the subcommands that score texts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashbertscore.cli import arguments
 from flashbertscore.scorer import BERTScorer
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
 
 def add_scorer(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +22,15 @@ def add_scorer(parser: argparse.ArgumentParser) -> None:
     add("--baseline-path", metavar="FILE", help="baselines to rescale with (LAYER,P,R,F)")
 
 
-def make_scorer(args: argparse.Namespace, references: list[str]) -> BERTScorer:
-    """Return the scorer that the options ask for; with ``--idf`` counted over ``references``."""
+def make_scorer(
+    args: argparse.Namespace,
+    references: Iterable[str],
+    **more: Any,  # noqa: ANN401 - arguments of BERTScorer
+) -> BERTScorer:
+    """Return the scorer that the options ask for; with ``--idf`` counted over ``references``.
+
+    ``more``: what the command alone has, by the names of `BERTScorer`.
+    """
     return BERTScorer(
         args.model,
         num_layers=args.num_layers,
@@ -35,4 +43,5 @@ def make_scorer(args: argparse.Namespace, references: list[str]) -> BERTScorer:
         baseline_path=args.baseline_path,
         dtype=args.dtype,
         revision=args.revision,
+        **more,
     )

@@ -11,13 +11,14 @@ from array import array
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from flashbertscore.cli import arguments, files
-from flashbertscore.scorer import BERTScorer
+from flashbertscore.cli import arguments, files, options
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
+
+    from flashbertscore.scorer import BERTScorer
 
 _NAMES = ("precision", "recall", "f1")
 
@@ -52,20 +53,8 @@ def add_to(commands: Any) -> None:  # noqa: ANN401 - what argparse's add_subpars
 
 def _run(args: argparse.Namespace) -> None:
     with _read(args) as texts:
-        scorer = BERTScorer(
-            args.model,
-            num_layers=args.num_layers,
-            batch_size=args.batch_size,
-            idf=args.idf,
-            idf_sents=(text for _, group in texts for text in group) if args.idf else None,
-            device=args.device,
-            lang=args.lang,
-            rescale_with_baseline=args.rescale_with_baseline or args.baseline_path is not None,
-            baseline_path=args.baseline_path,
-            dtype=args.dtype,
-            revision=args.revision,
-            compile=args.compile,
-        )
+        references_of = (text for _, group in texts for text in group)
+        scorer = options.make_scorer(args, references_of, compile=args.compile)
         references = len(args.ref)
         rows: Iterator[tuple[float, ...]] = scorer.score_stream(
             texts, verbose=sys.stderr.isatty(), total=len(texts) * (1 + references)
