@@ -55,6 +55,8 @@ from flashbertscore import arrays, autograd, matrix  # noqa: F401 - importing au
 if TYPE_CHECKING:
     from flashbertscore.arrays import Array
 
+_OPS = torch.ops.flashbertscore
+
 
 class Scores(NamedTuple):
     """Precision, recall and F1, one value per pair."""
@@ -158,8 +160,8 @@ def bertscore(
         arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
-        return Scores(*torch.ops.flashbertscore.bertscore(*arguments))
-    found = torch.ops.flashbertscore.bertscore_aligned(*arguments)
+        return Scores(*_OPS.bertscore(*arguments))
+    found = _OPS.bertscore_aligned(*arguments)
     return Scores(*found[:3]), Alignment(*found[3:])
 
 
@@ -233,8 +235,8 @@ def bertscore_packed(
         arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
-        return Scores(*torch.ops.flashbertscore.bertscore_packed(*arguments))
-    found = torch.ops.flashbertscore.bertscore_packed_aligned(*arguments)
+        return Scores(*_OPS.bertscore_packed(*arguments))
+    found = _OPS.bertscore_packed_aligned(*arguments)
     sides = ((arguments[1], 0), (arguments[3], 1))
     offsets = (_entries(own, arguments[4], column) for own, column in sides)
     return Scores(*found[:3]), Alignment(*found[3:], *offsets)
