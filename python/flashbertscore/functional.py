@@ -277,7 +277,10 @@ def bertscore_matrix(
     """BERTScore of every candidate document with every reference document.
 
     Memory beyond inputs and result is that of one tile, some MiB. Where both sides are the same
-    tensors, each pair is computed once and P(a, b) is R(b, a): half the work, the same bits.
+    tensors, each pair is computed once and P(a, b) is R(b, a): half the work, the same bits. No bit
+    of a score depends on what else is in the grid. On the CPU those of short documents can differ
+    from :func:`bertscore_packed`'s by rounding (below 1e-6 in P and R): they are summed in another
+    order, which is faster where a document meets many. With gradients the packed op does the work.
 
     Args:
         candidate: see :func:`bertscore_packed`, as all others.

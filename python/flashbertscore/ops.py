@@ -300,6 +300,43 @@ def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) 
     return outputs
 
 
+def match_grid(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    candidate_weights: Tensor | None,
+    reference_weights: Tensor | None,
+    diagonal: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores [C, R] of all pairs of documents on the CPU, without gradients.
+
+    Arguments are those of the packed op, checked; offsets int64 on the CPU. Pairs (c, r) with
+    c > r + ``diagonal`` are not asked for: what stands there is nothing.
+
+    Raises:
+        ValueError: offsets or weights that are wrong.
+    """
+    x, y = rows(candidate), rows(reference)
+    sides = (candidate_weights, x), (reference_weights, y)
+    w, v = (weights(None if own is None else own.resolve_neg(), side) for own, side in sides)
+    offsets = candidate_offsets.contiguous(), reference_offsets.contiguous()
+    shape = offsets[0].shape[0] - 1, offsets[1].shape[0] - 1
+    precision, recall, f1 = _outputs(x, shape[0] * shape[1])
+    _core.match_grid(
+        packed_view(x, offsets[0], w),
+        x.shape[0],
+        packed_view(y, offsets[1], v),
+        y.shape[0],
+        diagonal,
+        precision.data_ptr(),
+        recall.data_ptr(),
+        f1.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return precision.view(shape), recall.view(shape), f1.view(shape)
+
+
 @functools.cache
 def _cuda_runs_on(index: int) -> bool:
     """Whether this build's kernels run on a CUDA device; logs once why not."""
