@@ -134,7 +134,7 @@ void Grid<T, S>::run(int threads) {
                         static_cast<double>(reference_.batch().rows()) * static_cast<double>(dim_);
     const int workers = useful_threads(work, threads);
     // A group's candidates in so many parts that there are some for every thread.
-    const index_t parts = workers == 1 ? 1 : 1 + 8 * workers / std::max<index_t>(1, count);
+    const index_t parts = workers == 1 ? 1 : 1 + 32 * workers / std::max<index_t>(1, count);
     std::vector<Workspace<T, S>> spaces(static_cast<std::size_t>(workers));
     WorkQueue queue(count * parts, 1);
     run_workers(workers, [&](int worker) {
