@@ -53,7 +53,7 @@ class BERTScorer(Settings, Comparisons):
 
     Attributes:
         tokens_seen: tokens of the distinct texts of the last call that were scored (of a large
-            call distinct in each of its windows).
+            call distinct in each of its portions).
         tokens_total: tokens that those texts have; more than `tokens_seen` where texts were longer
             than the model takes.
 
@@ -159,8 +159,8 @@ class BERTScorer(Settings, Comparisons):
         if self._idf_dict is not None:
             warnings.warn("Overwriting the previous importance weights.", stacklevel=2)
         items = (inputs.Item(text, [text]) for text in inputs.each_text(sents, "sents"))
-        windows = corpus.windows(items, source=corpus.SENTENCES)
-        self._idf_dict, _ = pipeline.count_idf(self._encoder, windows)
+        portions = corpus.portions(items, source=corpus.SENTENCES)
+        self._idf_dict, _ = pipeline.count_idf(self._encoder, portions)
 
     def score(
         self,
@@ -187,7 +187,7 @@ class BERTScorer(Settings, Comparisons):
         progress = reports.Progress(messages=verbose, bar=verbose, texts=inputs.texts_of(items))
         progress.say("calculating scores...")
         run, baseline = self._prepare(batch_size, progress)
-        scores = run.collect(corpus.windows(items, several=several), len(items))
+        scores = run.collect(corpus.portions(items, several=several), len(items))
         self._take_note(run.notices)
         run.notices.warn(2)
         if baseline is not None:
@@ -207,7 +207,7 @@ class BERTScorer(Settings, Comparisons):
     ) -> Iterator[PairScores]:
         """Score any number of pairs in bounded memory, lazily and in order.
 
-        Pairs are taken from `pairs` in windows of about a million characters, and one result comes
+        Pairs are taken from `pairs` in portions of about a million characters, and one result comes
         out for each. Where taking a pair, the tokenizer or the model fails, the results of all
         pairs before it come out first. The numbers are those of `score`.
 
@@ -230,13 +230,13 @@ class BERTScorer(Settings, Comparisons):
         """
         items = inputs.read_pairs(pairs)
         run, baseline = self._prepare(batch_size, reports.Progress(bar=verbose, texts=total))
-        return self._stream(run, corpus.windows(items, source=corpus.PAIRS), baseline)
+        return self._stream(run, corpus.portions(items, source=corpus.PAIRS), baseline)
 
     def _stream(
-        self, run: Pipeline, windows: Iterator[corpus.Corpus], baseline: torch.Tensor | None
+        self, run: Pipeline, portions: Iterator[corpus.Corpus], baseline: torch.Tensor | None
     ) -> Iterator[PairScores]:
         try:
-            for raw in run.run(windows, candidates=None):
+            for raw in run.run(portions, candidates=None):
                 self._take_note(run.notices)
                 run.notices.warn(2, again=False)
                 scores = raw if baseline is None else matching.rescale(raw, baseline)

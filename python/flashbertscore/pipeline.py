@@ -1,4 +1,4 @@
-"""What `score` and `BERTScorer` share: from checked texts to raw scores, window by window."""
+"""What `score` and `BERTScorer` share: from checked texts to raw scores, portion by portion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pipeline:
         encoder: the model.
         weights: IDF, or None for none.
         batch_size: most texts that go through the model at once.
-        cache: embeddings of texts that come back; None keeps none beyond a window.
+        cache: embeddings of texts that come back; None keeps none beyond a portion.
         progress: what is told meanwhile.
         notices: what is odd about the texts and scores so far.
     """
@@ -41,17 +41,17 @@ class Pipeline:
     notices: reports.Notices
 
     def run(
-        self, windows: Iterable[Corpus], *, candidates: int | None, tokens: Tokens | None = None
+        self, portions: Iterable[Corpus], *, candidates: int | None, tokens: Tokens | None = None
     ) -> Iterator[torch.Tensor]:
-        """Give P, R and F1 of the candidates of each window, before rescaling.
+        """Give P, R and F1 of the candidates of each portion, before rescaling.
 
         Where a text makes the tokenizer or the model fail, the candidates before it are still
         given.
 
         Args:
-            windows: the texts.
+            portions: the texts.
             candidates: how many there are in all, None where that is not known.
-            tokens: ids of the first window, where they are there already.
+            tokens: ids of the first portion, where they are there already.
 
         Yields:
             float32 [n, 3], or [L, n, 3] with all layers, on the CPU.
@@ -63,14 +63,14 @@ class Pipeline:
         shelf = None if self.cache is None else self.cache.of(_state(self.encoder))
         self.progress.encoding()
         try:
-            for window in windows:
-                is_last = window.first + len(window) == candidates
-                part: Corpus | None = window
+            for portion in portions:
+                is_last = portion.first + len(portion) == candidates
+                part: Corpus | None = portion
                 failure: TextError | None = None
                 while part is not None:
                     try:
                         scores = self._score(part, tokens, shelf, is_last=is_last)
-                    except TextError as error:  # noqa: PERF203 - once a window
+                    except TextError as error:  # noqa: PERF203 - once a portion
                         failure, part = _name(error, part)
                         tokens = None
                     else:
@@ -79,20 +79,20 @@ class Pipeline:
                 if failure is not None:
                     raise failure
                 tokens = None
-                self.progress.window(len(window) + len(window.pairs))
+                self.progress.portion(len(portion) + len(portion.pairs))
         finally:
             self.progress.close()
 
     def _score(
-        self, window: Corpus, tokens: Tokens | None, shelf: Shelf | None, *, is_last: bool
+        self, portion: Corpus, tokens: Tokens | None, shelf: Shelf | None, *, is_last: bool
     ) -> torch.Tensor:
         if tokens is None:
-            tokens = self.encoder.tokenize(window.texts)
+            tokens = self.encoder.tokenize(portion.texts)
         weights = self._weigh(tokens)
         scores = matching.score_pairs(
             self.encoder,
             tokens,
-            window.pairs,
+            portion.pairs,
             weights,
             batch_size=self.batch_size,
             shelf=shelf,
@@ -100,10 +100,10 @@ class Pipeline:
             when_chunk=self.progress.chunk,
             when_encoded=self.progress.matching if is_last else None,
         )
-        if window.sizes is not None:
-            scores = matching.best_of_references(scores, window.sizes)
-        self.notices.texts(tokens, window)
-        self.notices.scores(scores, tokens, weights, window.first)
+        if portion.sizes is not None:
+            scores = matching.best_of_references(scores, portion.sizes)
+        self.notices.texts(tokens, portion)
+        self.notices.scores(scores, tokens, weights, portion.first)
         return scores
 
     def _weigh(self, tokens: Tokens) -> torch.Tensor:
@@ -113,32 +113,32 @@ class Pipeline:
         return idf.uniform(tokens, (tokenizer.sep_token_id, tokenizer.cls_token_id))
 
     def collect(
-        self, windows: Iterable[Corpus], candidates: int, tokens: Tokens | None = None
+        self, portions: Iterable[Corpus], candidates: int, tokens: Tokens | None = None
     ) -> torch.Tensor:
         """Return what `run` gives as one: float32 [N, 3], or [L, N, 3] with all layers."""
-        scores = list(self.run(windows, candidates=candidates, tokens=tokens))
+        scores = list(self.run(portions, candidates=candidates, tokens=tokens))
         if not scores:
             return torch.empty(*([self.encoder.depth] if self.encoder.all_layers else []), 0, 3)
         return torch.cat(scores, dim=-2)
 
 
-def count_idf(encoder: Encoder, windows: Iterable[Corpus]) -> tuple[idf.Idf, Tokens | None]:
-    """Count IDF over the references of windows; what is held does not grow with their number.
+def count_idf(encoder: Encoder, portions: Iterable[Corpus]) -> tuple[idf.Idf, Tokens | None]:
+    """Count IDF over the references of portions; what is held does not grow with their number.
 
     Returns:
-        The weights, and the ids of the last window.
+        The weights, and the ids of the last portion.
 
     Raises:
         TextError: the tokenizer fails; names the text.
     """
     counter, tokens = idf.Counter(), None
-    for window in windows:
+    for portion in portions:
         try:
-            tokens = encoder.tokenize(window.texts)
+            tokens = encoder.tokenize(portion.texts)
         except TextError as error:
-            named, _ = _name(error, window)
+            named, _ = _name(error, portion)
             raise named from named.__cause__
-        counter.add(tokens, window.references)
+        counter.add(tokens, portion.references)
     return counter.idf(), tokens
 
 
@@ -183,15 +183,15 @@ def _state(encoder: Encoder) -> tuple[object, ...]:
     )
 
 
-def _name(error: TextError, window: Corpus) -> tuple[TextError, Corpus | None]:
-    """Name the text of an error, and return what of the window comes before it."""
+def _name(error: TextError, portion: Corpus) -> tuple[TextError, Corpus | None]:
+    """Name the text of an error, and return what of the portion comes before it."""
     if error.index is None:
         first, last = (
-            window.source.candidate.format(window.first + i) for i in (0, len(window) - 1)
+            portion.source.candidate.format(portion.first + i) for i in (0, len(portion) - 1)
         )
         named, before = TextError(f"{first} to {last} and their references: {error}"), None
     else:
-        item, place = window.first_place(error.index)
-        named, before = TextError(f"{place}: {error}", window.first + item), window.head(item)
+        item, place = portion.first_place(error.index)
+        named, before = TextError(f"{place}: {error}", portion.first + item), portion.head(item)
     named.__cause__ = error.__cause__
     return named, before

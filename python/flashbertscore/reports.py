@@ -71,8 +71,8 @@ class Progress:
             self._bar.set_postfix_str(f"{tokens / seconds:,.0f} tokens/s", refresh=False)
             self._bar.update(texts)
 
-    def window(self, texts: int) -> None:
-        """Count the texts of a window that is done and did not have to be encoded as well."""
+    def portion(self, texts: int) -> None:
+        """Count the texts of a portion that is done and did not have to be encoded as well."""
         if self._bar is not None:
             self._bar.update(texts - self._counted)
             self._counted = 0
@@ -109,7 +109,7 @@ class Notices:
         self._told: set[str] = set()
 
     def texts(self, tokens: Tokens, corpus: Corpus) -> None:
-        """Take note of the texts of a window."""
+        """Take note of the texts of a portion."""
         self.tokens_seen += tokens.tokens_seen
         self.tokens_total += tokens.tokens_total
         self._texts += len(tokens)
@@ -120,7 +120,7 @@ class Notices:
     def scores(
         self, scores: torch.Tensor, tokens: Tokens, weights: torch.Tensor, first: int
     ) -> None:
-        """Take note of the scores of a window: [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
+        """Take note of the scores of a portion: [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
         nan = scores.isnan().any(dim=-1)
         nan = nan.any(dim=0) if nan.dim() > 1 else nan
         if not nan.any():

@@ -113,26 +113,26 @@ def score(  # the reference's signature
         compiled=compile,
     )
     progress = reports.Progress(messages=verbose, bar=verbose, texts=inputs.texts_of(items))
-    weights, tokens, windows = None, None, corpus.windows(items, several=several)
-    is_short = corpus.fit_one_window(items)
+    weights, tokens, portions = None, None, corpus.portions(items, several=several)
+    is_short = corpus.fit_one_portion(items)
     if isinstance(idf, Mapping) and idf:
         progress.say("using predefined IDF dict...")
         weights = idf
     elif idf:
         progress.say("preparing IDF dict...")
         if is_short:
-            windows = iter(known := list(windows))
+            portions = iter(known := list(portions))
             weights, tokens = pipeline.count_idf(loaded, known)
         else:
             references = (inputs.Item(item.references[0], item.references) for item in items)
-            counted = corpus.windows(references, source=corpus.REFERENCES)
+            counted = corpus.portions(references, source=corpus.REFERENCES)
             weights, _ = pipeline.count_idf(loaded, counted)
         progress.done()
     progress.say("calculating scores...")
     notices = reports.Notices(loaded.max_length)
     cache = None if is_short else EmbeddingCache(pipeline.default_cache_bytes(loaded))
     run = Pipeline(loaded, weights, batch_size, cache, progress, notices)
-    scores = run.collect(windows, len(items), tokens)
+    scores = run.collect(portions, len(items), tokens)
     notices.warn(2)
     rescaled = False
     if rescale_with_baseline:
