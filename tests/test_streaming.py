@@ -37,9 +37,11 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = encoder.Encoder.encode
 
-    def spy(self: encoder.Encoder, ids: tokens.Tokens, **options: Any) -> torch.Tensor:
-        seen.append(len(ids))
-        return original(self, ids, **options)
+    def spy(
+        self: encoder.Encoder, ids: tokens.Tokens, texts: torch.Tensor, **options: Any
+    ) -> torch.Tensor:
+        seen.append(len(texts))
+        return original(self, ids, texts, **options)
 
     monkeypatch.setattr(encoder.Encoder, "encode", spy)
     return seen
@@ -414,16 +416,15 @@ def test_the_bar_counts_every_text_and_tokens(
     assert f"{2 * len(CANDIDATES)}/{2 * len(CANDIDATES)}" in capsys.readouterr().err
 
 
-def test_the_bar_knows_the_tokens_of_what_is_encoded() -> None:
+def test_the_bar_counts_parts_of_texts(capsys: pytest.CaptureFixture[str]) -> None:
     progress = reports.Progress(bar=True, texts=4)
     progress.encoding()
-    ids = tokens.Tokens(
-        torch.arange(9), torch.tensor([0, 2, 9]), torch.tensor([2, 7]), torch.zeros(2).bool()
-    )
-    progress.chunk(ids)
-    progress.encoded(1)
-    assert progress._tokens + int(progress._lengths[progress._encoded]) == 7
-    progress.encoded(1)
-    progress.chunk(ids)
-    assert progress._tokens == 9
+    progress.encoded(7, 1 / 3)
+    assert progress._bar.n == 0.33
+    progress.encoded(2, 1 - 1 / 3)
+    assert (progress._bar.n, type(progress._bar.n)) == (1, int)
+    progress.portion(3)  # two of them were kept
+    progress.encoded(1, 1.0)
+    assert progress._bar.n == 4
     progress.close()
+    assert "4/4" in capsys.readouterr().err

@@ -112,6 +112,31 @@ def position_limit(model: nn.Module) -> int | None:
     return None
 
 
+def depends_on_longest(model: Any) -> bool:
+    """Whether a text's embeddings depend on how long the longest text of its batch is.
+
+    BigBird attends to blocks, and fully where no text of a batch is long enough for that.
+    """
+    config = getattr(model, "config", None)
+    return (
+        getattr(config, "model_type", None) == "big_bird"
+        and getattr(config, "attention_type", None) == "block_sparse"
+    )
+
+
+def keep_block_sparse(model: Any) -> None:
+    """Undo before every batch what BigBird does for good at the first short one.
+
+    From then on it attends fully, also to long texts: scores would depend on what came before.
+    """
+    if depends_on_longest(model):
+        model.register_forward_pre_hook(_attend_to_blocks)
+
+
+def _attend_to_blocks(model: Any, _: object) -> None:
+    model.set_attention_type("block_sparse")
+
+
 class _Hidden(NamedTuple):
     last_hidden_state: torch.Tensor
     hidden_states: tuple[torch.Tensor]

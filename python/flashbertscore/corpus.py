@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from flashbertscore.coverage import Coverage
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from flashbertscore.inputs import Item
+    from flashbertscore.tokens import Tokens
 
 # What the texts of a portion have: characters, and what a text costs whatever its length. A million
 # are some 250,000 tokens of English: enough to find texts of equal length in, and two megabytes.
@@ -81,6 +84,12 @@ class Corpus:
         if self.pairs[pair, 0] == text:
             return item, self._candidate(item)
         return item, self._reference(item, which)
+
+    def coverage(self, tokens: Tokens) -> Coverage:
+        """Return how much of each candidate and reference is in `tokens`, the ids of the texts."""
+        of_text = torch.stack([tokens.lengths, tokens.totals], dim=1)
+        _, which = self._items()
+        return Coverage(of_text[self.pairs[which == 0, 0]], of_text[self.references], self.sizes)
 
     def head(self, items: int) -> Corpus | None:
         """Return the first items as a corpus of their own; None for none of them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flashbertscore import idf, matching, prepack, reports
+from flashbertscore.coverage import NOTHING, Coverage, join
 from flashbertscore.embeddings import DEFAULT_BYTES
 from flashbertscore.tokens import TextError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from flashbertscore.corpus import Corpus
     from flashbertscore.embeddings import EmbeddingCache, Shelf
     from flashbertscore.encoder import Encoder
+    from flashbertscore.storage import Storage
     from flashbertscore.tokens import Tokens
 
 
@@ -28,6 +30,7 @@ class Pipeline:
         encoder: the model.
         weights: IDF, or None for none.
         batch_size: most texts that go through the model at once.
+        storage: where the embeddings of a chunk lie.
         cache: embeddings of texts that come back; None keeps none beyond a portion.
         progress: what is told meanwhile.
         notices: what is odd about the texts and scores so far.
@@ -36,13 +39,14 @@ class Pipeline:
     encoder: Encoder
     weights: Mapping[int, float] | None
     batch_size: int
+    storage: Storage
     cache: EmbeddingCache | None
     progress: reports.Progress
     notices: reports.Notices
 
     def run(
         self, portions: Iterable[Corpus], *, candidates: int | None, tokens: Tokens | None = None
-    ) -> Iterator[torch.Tensor]:
+    ) -> Iterator[tuple[torch.Tensor, Coverage]]:
         """Give P, R and F1 of the candidates of each portion, before rescaling.
 
         Where a text makes the tokenizer or the model fail, the candidates before it are still
@@ -54,13 +58,14 @@ class Pipeline:
             tokens: ids of the first portion, where they are there already.
 
         Yields:
-            float32 [n, 3], or [L, n, 3] with all layers, on the CPU.
+            Scores, float32 [n, 3], or [L, n, 3] with all layers, on the CPU; and how much of the
+            texts they are of.
 
         Raises:
             TextError: the tokenizer or the model fails; names the text.
             ValueError, KeyError: weights are negative or missing, see `idf.weigh`.
         """
-        shelf = None if self.cache is None else self.cache.of(_state(self.encoder))
+        shelf = None if self.cache is None else self.cache.of(self._state())
         self.progress.encoding()
         try:
             for portion in portions:
@@ -85,7 +90,7 @@ class Pipeline:
 
     def _score(
         self, portion: Corpus, tokens: Tokens | None, shelf: Shelf | None, *, is_last: bool
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Coverage]:
         if tokens is None:
             tokens = self.encoder.tokenize(portion.texts)
         weights = self._weigh(tokens)
@@ -96,15 +101,15 @@ class Pipeline:
             weights,
             batch_size=self.batch_size,
             shelf=shelf,
+            storage=self.storage,
             progress=self.progress.encoded,
-            when_chunk=self.progress.chunk,
             when_encoded=self.progress.matching if is_last else None,
         )
         if portion.sizes is not None:
             scores = matching.best_of_references(scores, portion.sizes)
         self.notices.texts(tokens, portion)
         self.notices.scores(scores, tokens, weights, portion.first)
-        return scores
+        return scores, portion.coverage(tokens)
 
     def _weigh(self, tokens: Tokens) -> torch.Tensor:
         if self.weights is not None:
@@ -114,12 +119,29 @@ class Pipeline:
 
     def collect(
         self, portions: Iterable[Corpus], candidates: int, tokens: Tokens | None = None
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Coverage]:
         """Return what `run` gives as one: float32 [N, 3], or [L, N, 3] with all layers."""
-        scores = list(self.run(portions, candidates=candidates, tokens=tokens))
-        if not scores:
-            return torch.empty(*([self.encoder.depth] if self.encoder.all_layers else []), 0, 3)
-        return torch.cat(scores, dim=-2)
+        parts = list(self.run(portions, candidates=candidates, tokens=tokens))
+        if not parts:
+            layers = [self.encoder.depth] if self.encoder.all_layers else []
+            return torch.empty(*layers, 0, 3), NOTHING
+        scores, coverages = zip(*parts, strict=True)
+        return torch.cat(scores, dim=-2), join(coverages)
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what the embeddings of given ids depend on."""
+        encoder = self.encoder
+        parameter = next(encoder.model.parameters())
+        return (
+            encoder.model,
+            encoder.model.training,
+            encoder.all_layers,
+            encoder.tf32,
+            encoder.windows,
+            self.storage.dtype,
+            parameter.dtype,
+            parameter.device,
+        )
 
 
 def count_idf(encoder: Encoder, portions: Iterable[Corpus]) -> tuple[idf.Idf, Tokens | None]:
@@ -147,12 +169,6 @@ def default_cache_bytes(encoder: Encoder) -> int:
     return max(DEFAULT_BYTES, prepack.nbytes(encoder.model))
 
 
-def as_triple(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return P, R and F1 of scores [..., 3] as three tensors."""
-    precision, recall, f1 = scores.unbind(-1)
-    return precision.contiguous(), recall.contiguous(), f1.contiguous()
-
-
 def as_device(device: str | torch.device | None) -> str | torch.device:
     """Return the device to compute on: as given, or CUDA where there is one, else the CPU."""
     if device is None:
@@ -170,19 +186,6 @@ def need_language(lang: str | None, model_type: object, *, rescale: bool) -> Non
         raise AssertionError(msg)
 
 
-def _state(encoder: Encoder) -> tuple[object, ...]:
-    """Return what the embeddings of given ids depend on."""
-    parameter = next(encoder.model.parameters())
-    return (
-        encoder.model,
-        encoder.model.training,
-        encoder.all_layers,
-        encoder.tf32,
-        parameter.dtype,
-        parameter.device,
-    )
-
-
 def _name(error: TextError, portion: Corpus) -> tuple[TextError, Corpus | None]:
     """Name the text of an error, and return what of the portion comes before it."""
     if error.index is None:
@@ -192,6 +195,6 @@ def _name(error: TextError, portion: Corpus) -> tuple[TextError, Corpus | None]:
         named, before = TextError(f"{first} to {last} and their references: {error}"), None
     else:
         item, place = portion.first_place(error.index)
-        named, before = TextError(f"{place}: {error}", portion.first + item), portion.head(item)
+        named, before = type(error)(f"{place}: {error}", portion.first + item), portion.head(item)
     named.__cause__ = error.__cause__
     return named, before
