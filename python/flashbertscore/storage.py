@@ -22,6 +22,9 @@ _log = logging.getLogger("flashbertscore")
 _SHARE = 0.5
 _SHARE_OF_DEVICE = 0.8
 
+# Files in which a control group says what memory it allows: of version 2 and of version 1.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
 
 class StorageError(OSError):
     """There is no room for embeddings on the disk."""
@@ -111,7 +114,7 @@ def free_memory(device: torch.device) -> int:
 def memory_of_machine() -> int:
     """Return the bytes of main memory, or what a control group allows where that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _LIMITS:
         try:
             memory = min(memory, int(Path(path).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such group, or "max"
