@@ -30,7 +30,7 @@ HARD = {
     "sentences": STORY * 5,
     "lines": "\n".join(SENTENCES) * 5,
     "wide": "  \t\n ".join(SENTENCES) * 5,
-    "chinese": "我喜欢猫，但是狗更好。" * 200,
+    "chinese": "我喜欢猫，但是狗更好。" * 200,  # noqa: RUF001
     "one word": "donaudampfschiff" * 150,
     "marks": "e\u0301a\u0308 \u200b\ufeff" * 300,
     "special": "[SEP] <s> </s> [CLS] <mask> snow " * 60,

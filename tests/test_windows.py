@@ -1,10 +1,12 @@
-"""Fear: a long document loses tokens, or its tokens are embedded with less context than they had."""
+"""Fear: a long document loses tokens, or they are embedded with less context than there is."""
 
 from __future__ import annotations
 
 import itertools
+import pickle
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def context(token: int, window: range) -> int:
 
 
 def expected_window(token: int, own: int, windows: Windows) -> range:
-    """The window that a token of a text of `own` tokens takes its embedding from, by brute force."""
+    """The window that a token of a text of `own` tokens takes its embedding from."""
     starts = [*range(0, own - windows.room, windows.stride), own - windows.room]
     every = [range(start, start + windows.room) for start in starts]
     return max(
@@ -285,6 +287,12 @@ def test_options_that_mean_nothing_are_refused(tiny_model: TinyModel) -> None:
         BERTScorer(path, LAYER, long_documents="window", window=513)
 
 
+def warning_of_cut(policy: str) -> AbstractContextManager[object]:
+    if policy == "truncate":
+        return pytest.warns(UserWarning, match="longer than the 512 tokens")
+    return nullcontext()
+
+
 @pytest.mark.parametrize("policy", ["truncate", "window"])
 def test_coverage(policy: str, tiny_model: TinyModel) -> None:
     path = tiny_model("bert")
@@ -293,8 +301,7 @@ def test_coverage(policy: str, tiny_model: TinyModel) -> None:
     made = BERTScorer(path, LAYER, long_documents=policy)
     total = made._encoder.for_documents("window").tokenize([long]).tokens_seen
     seen = 512 if policy == "truncate" else total
-    check = pytest.warns(UserWarning) if policy == "truncate" else pytest.MonkeyPatch.context()
-    with check:
+    with warning_of_cut(policy):
         found = made.score(cands, refs)
     coverage = found.coverage
     one = made._encoder.tokenize(["snow"]).tokens_seen
@@ -306,8 +313,7 @@ def test_coverage(policy: str, tiny_model: TinyModel) -> None:
     assert len(coverage) == 7
     assert coverage.seen == 3 * seen + 2 * one + 2 * cat
     assert coverage.total == 3 * total + 2 * one + 2 * cat
-    check = pytest.warns(UserWarning) if policy == "truncate" else pytest.MonkeyPatch.context()
-    with check:
+    with warning_of_cut(policy):
         rows = list(made.score_stream(list(zip(cands, refs, strict=True))))
     assert rows[0].coverage.candidates.tolist() == [[seen, total]]
     assert rows[0].coverage.references.tolist() == [[cat, cat], [seen, total]]
@@ -334,3 +340,35 @@ def test_kept_embeddings_are_those_of_these_windows(tiny_model: TinyModel) -> No
     expected = score([STORY], [STORY[::-1]], path, LAYER, long_documents="window", window=24)
     assert not torch.equal(first.f1, other.f1)
     assert torch.equal(other.f1, expected.f1)
+
+
+def test_coverage_of_comparisons(tiny_model: TinyModel) -> None:
+    made = BERTScorer(tiny_model("bert"), LAYER)
+    long = "snow " * 600
+    lengths = dict(
+        zip(("cat", "a dog"), made._encoder.tokenize(["cat", "a dog"]).lengths, strict=True)
+    )
+    cat, dog = (int(n) for n in lengths.values())
+    total = made._encoder.for_documents("window").tokenize([long]).tokens_seen
+    with warning_of_cut("truncate"):
+        grid = made.score_matrix([long, "cat"], ["a dog", "cat", long])
+    assert grid.coverage.candidates.tolist() == [[512, total], [cat, cat]]
+    assert grid.coverage.references.tolist() == [[dog, dog], [cat, cat], [512, total]]
+    assert grid.f1.shape == (2, 3)
+    with warning_of_cut("truncate"):
+        choice = made.mbr([["cat", long], ["a dog"]])
+    assert choice.coverage.candidates.tolist() == [[cat, cat], [512, total], [dog, dog]]
+    with warning_of_cut("truncate"):
+        explained = made.explain("cat", long)
+    assert explained.coverage.references.tolist() == [[512, total]]
+    assert explained.as_dict()["coverage"]["texts_cut"] == 1
+    whole = BERTScorer(tiny_model("bert"), LAYER, long_documents="window").explain("cat", long)
+    assert len(whole.reference) == total
+    assert made.score_matrix([], ["cat"]).coverage.complete
+
+
+def test_a_result_survives_a_pickle(tiny_model: TinyModel) -> None:
+    found = score(["cat"], ["a dog"], tiny_model("bert"), LAYER)
+    again = pickle.loads(pickle.dumps(found))  # noqa: S301
+    assert torch.equal(again.f1, found.f1)
+    assert again.coverage.candidates.tolist() == found.coverage.candidates.tolist()

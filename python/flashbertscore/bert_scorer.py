@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 
 from flashbertscore import (
     baselines,
@@ -30,6 +29,7 @@ from flashbertscore.settings import Idf, Path, Settings
 from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
+    import torch
     from types import TracebackType
 
     from typing_extensions import Self

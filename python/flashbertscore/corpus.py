@@ -87,7 +87,7 @@ class Corpus:
 
     def coverage(self, tokens: Tokens) -> Coverage:
         """Return how much of each candidate and reference is in `tokens`, the ids of the texts."""
-        of_text = torch.stack([tokens.lengths, tokens.totals], dim=1)
+        of_text = tokens.coverage
         _, which = self._items()
         return Coverage(of_text[self.pairs[which == 0, 0]], of_text[self.references], self.sizes)
 

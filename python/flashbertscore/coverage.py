@@ -59,19 +59,33 @@ class Coverage:
         own, theirs = torch.split(self.candidates, 1), torch.split(self.references, sizes)
         return map(Coverage, own, theirs)
 
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts of all texts together, as JSON has them."""
+        return {
+            "tokens_seen": self.seen,
+            "tokens_total": self.total,
+            "texts": len(self),
+            "texts_cut": self.cut,
+        }
+
     def __len__(self) -> int:
         """Return the number of texts."""
         return len(self.candidates) + len(self.references)
 
     def __str__(self) -> str:
         """Return a line for people."""
-        if self.complete:
-            return f"all {self.total:,} tokens of {len(self):,} texts"
-        part = 100 * self.seen / self.total
-        return (
-            f"{self.seen:,} of {self.total:,} tokens ({part:.1f} %), "
-            f"{self.cut:,} of {len(self):,} texts were cut"
-        )
+        return in_words(**self.as_dict())
+
+
+def in_words(*, tokens_seen: int, tokens_total: int, texts: int, texts_cut: int) -> str:
+    """Return the counts of `Coverage.as_dict` as a line for people."""
+    if tokens_seen == tokens_total:
+        return f"all {tokens_total:,} tokens of {texts:,} texts"
+    part = 100 * tokens_seen / tokens_total
+    return (
+        f"{tokens_seen:,} of {tokens_total:,} tokens ({part:.1f} %), "
+        f"{texts_cut:,} of {texts:,} texts were cut"
+    )
 
 
 #: Of no text.

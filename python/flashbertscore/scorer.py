@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 
 from flashbertscore import (
     baselines,
@@ -25,6 +24,7 @@ from flashbertscore.pipeline import Pipeline
 from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
+    import torch
     from flashbertscore.settings import Idf, Path
 
 __all__ = ["BERTScorer", "plot_example", "score"]

@@ -55,7 +55,7 @@ class Storage:
             like: a batch of embeddings, for its dtype and device.
 
         Raises:
-            StorageError: the file for it does not fit the disk; names the folder and what was needed.
+            StorageError: the file for it does not fit the disk; names folder and size.
         """
         dtype = self.dtype or like.dtype
         need = math.prod(shape) * dtype.itemsize
@@ -117,7 +117,7 @@ def memory_of_machine() -> int:
     for path in _LIMITS:
         try:
             memory = min(memory, int(Path(path).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no such group, or "max"
+        except (OSError, ValueError):  # noqa: PERF203 - no such group, or "max"
             continue
     return memory
 

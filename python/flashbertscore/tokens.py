@@ -57,6 +57,11 @@ class Tokens:
         return self.totals > self.lengths
 
     @property
+    def coverage(self) -> torch.Tensor:
+        """Ids of each text that are scored, and that it had before it was cut; int64 [n, 2]."""
+        return torch.stack([self.lengths, self.totals], dim=1)
+
+    @property
     def tokens_seen(self) -> int:
         """Ids that are scored."""
         return len(self.ids)
