@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-
 from flashbertscore import (
     baselines,
     corpus,
@@ -29,9 +28,9 @@ from flashbertscore.settings import Idf, Path, Settings
 from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
-    import torch
     from types import TracebackType
 
+    import torch
     from typing_extensions import Self
 
     from flashbertscore.encoder import Encoder

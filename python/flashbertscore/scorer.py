@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-
 from flashbertscore import (
     baselines,
     corpus,
@@ -25,6 +24,7 @@ from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
     import torch
+
     from flashbertscore.settings import Idf, Path
 
 __all__ = ["BERTScorer", "plot_example", "score"]
