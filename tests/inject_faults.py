@@ -1,8 +1,9 @@
 """Prove that `make emulate` can fail: break a copy of the kernels, see the right build object.
 
-Each fault is one edit of one header of csrc/cuda. The bfloat16 kernels are compiled from the broken
-copy, linked with everything else as it is, and run once through every kernel; the build that is
-there to catch such a fault must fail with the words that it has for it. The untouched kernels must
+Each fault is one edit of one header of csrc/cuda. The file with the kernels that it breaks is
+compiled from the broken copy, linked with everything else as it is, and run once through every
+kernel on bfloat16; the build that is there to catch such a fault must fail with the words that it
+has for it. The untouched kernels must
 pass the same run in every build. Run by `make faults`, which passes compiler and flags:
 
     python tests/inject_faults.py BUILD_FOLDER COMPILER_AND_FLAGS BUILD=FLAGS...
@@ -30,7 +31,10 @@ SECONDS = 300
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit of `file` and the build that must catch it, in one group of kernel_test."""
+    """An edit of `file` and the build that must catch it, in one group of kernel_test.
+
+    `source` is the file of csrc/cuda that is compiled with it.
+    """
 
     name: str
     file: str
@@ -38,6 +42,7 @@ class Fault:
     new: str
     build: str
     group: str = "tour"
+    source: str = "kernels_bf16.cu"
 
 
 FAULTS = [
@@ -76,6 +81,61 @@ FAULTS = [
         "b_next(1 - place.lane / 8 % 2)",
         "plain",
     ),
+    Fault(
+        "of equal maxima of a row the last one is taken",
+        "match.cuh",
+        "if (value > best) {\n                        best = value;\n"
+        "                        column =",
+        "if (value >= best) {\n                        best = value;\n"
+        "                        column =",
+        "plain",
+        "matches_tour",
+    ),
+    Fault(
+        "the alignment of padding is not written",
+        "align.cuh",
+        "i < all; i +=",
+        "i < rows; i +=",
+        "plain",
+        "matches_tour",
+        "plan.cu",
+    ),
+    Fault(
+        "a barrier is missing between the flags of a pair and what sets them",
+        "align.cuh",
+        "if (thread < 3) flags[thread] = 0;\n        ptx::sync_block();",
+        "if (thread < 3) flags[thread] = 0;",
+        "tsan",
+        "matches_tour",
+        "plan.cu",
+    ),
+    Fault(
+        "a row's list of edges is read one too far",
+        "gradient.cuh",
+        "for (index_t at = begin; at < end; ++at) {",
+        "for (index_t at = begin; at <= end; ++at) {",
+        "asan",
+        "gradient_tour",
+        "gradient.cu",
+    ),
+    Fault(
+        "a barrier is missing between sums of warps and the sum of a block",
+        "gradient.cuh",
+        "partial[thread / 32] = total;\n        ptx::sync_block();",
+        "partial[thread / 32] = total;",
+        "tsan",
+        "gradient_tour",
+        "gradient.cu",
+    ),
+    Fault(
+        "the first edge of the other side is taken for the last of its own",
+        "gradient.cuh",
+        "const bool own = o < own_count;",
+        "const bool own = o <= own_count;",
+        "plain",
+        "gradient_tour",
+        "gradient.cu",
+    ),
 ]
 
 
@@ -97,7 +157,7 @@ def run(program: Path, group: str) -> tuple[int, str]:
 
 
 def broken_program(fault: Fault, folder: Path, compiler: list[str], builds: Path) -> Path:
-    """kernel_test of the fault's build with broken bfloat16 kernels."""
+    """kernel_test of the fault's build with broken kernels."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "csrc", folder / "csrc")
     header = folder / "csrc/cuda" / fault.file
@@ -105,8 +165,8 @@ def broken_program(fault: Fault, folder: Path, compiler: list[str], builds: Path
     if source.count(fault.old) != 1:
         sys.exit(f"inject_faults: {fault.file} has not once: {fault.old}\nadapt FAULTS to it")
     header.write_text(source.replace(fault.old, fault.new))
-    broken, program = folder / "kernels_bf16.cu.o", folder / "kernel_test"
-    kernels = folder / "csrc/cuda/kernels_bf16.cu"
+    broken, program = folder / f"{fault.source}.o", folder / "kernel_test"
+    kernels = folder / "csrc/cuda" / fault.source
     include = f"-I{folder / 'csrc'}"
     command = [*compiler, include, "-x", "c++", "-c", str(kernels), "-o", str(broken)]
     subprocess.run(command, check=True)
