@@ -11,6 +11,7 @@ pass the same run in every build. Run by `make faults`, which passes compiler an
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import shlex
 import shutil
@@ -95,7 +96,7 @@ FAULTS = [
         "the alignment of padding is not written",
         "align.cuh",
         "i < all; i +=",
-        "i < rows; i +=",
+        "i < all && i < rows; i +=",
         "plain",
         "matches_tour",
         "plan.cu",
@@ -128,10 +129,10 @@ FAULTS = [
         "gradient.cu",
     ),
     Fault(
-        "the first edge of the other side is taken for the last of its own",
+        "the gradient of F1 takes one mean for the other",
         "gradient.cuh",
-        "const bool own = o < own_count;",
-        "const bool own = o <= own_count;",
+        "const double part = other_mean / sum;",
+        "const double part = mean / sum;",
         "plain",
         "gradient_tour",
         "gradient.cu",
@@ -178,6 +179,22 @@ def broken_program(fault: Fault, folder: Path, compiler: list[str], builds: Path
     return program
 
 
+def attempt(
+    number: int, compiler: list[str], flags: dict[str, list[str]], builds: Path
+) -> tuple[bool, str]:
+    """Whether a fault was caught, and a line about it."""
+    fault = FAULTS[number]
+    folder = (builds / "faults" / str(number)).resolve()
+    command = [*compiler, *flags[fault.build]]
+    program = broken_program(fault, folder, command, builds / fault.build)
+    status, output = run(program, fault.group)
+    words = VERDICTS[fault.build]
+    lines = [line.strip() for line in output.splitlines() if any(word in line for word in words)]
+    caught = status != 0 and bool(lines)
+    verdict = f"caught: {lines[0]}" if caught else f"NOT CAUGHT, exit status {status}:\n{output}"
+    return caught, f"{fault.build}: {fault.name}: {verdict}"
+
+
 def main() -> None:
     builds, compiler = Path(sys.argv[1]), shlex.split(sys.argv[2])
     flags = {
@@ -188,18 +205,12 @@ def main() -> None:
         status, output = run(builds / build / "kernel_test", "tour")
         problems += status != 0
         print(f"{build}: untouched kernels: {'pass' if status == 0 else output}", flush=True)
-    for fault in FAULTS:
-        folder = builds / "faults" / fault.file.split(".")[0]
-        command = [*compiler, *flags[fault.build]]
-        program = broken_program(fault, folder.resolve(), command, builds / fault.build)
-        status, output = run(program, fault.group)
-        lines = [
-            line for line in output.splitlines() if any(v in line for v in VERDICTS[fault.build])
-        ]
-        caught = status != 0 and bool(lines)
-        problems += not caught
-        verdict = f"caught: {lines[0].strip()}" if caught else f"NOT CAUGHT:\n{output}"
-        print(f"{fault.build}: {fault.name}: {verdict}", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for caught, verdict in pool.map(
+            lambda number: attempt(number, compiler, flags, builds), range(len(FAULTS))
+        ):
+            problems += not caught
+            print(verdict, flush=True)
     print(f"{len(FAULTS)} faults, {problems} problems")
     sys.exit(problems != 0)
 

@@ -106,13 +106,13 @@ Matches align(const Documents& x, const Documents& y, const Layout& layout, cons
     return found;
 }
 
-// Copies rows of a document to places in other tiles: ties that blocks meet in any order.
-void repeat(Documents& side, index_t d) {
-    const index_t n = side.length(d), from = n / 5;
-    for (index_t to : {n / 5 + 1, index_t{63}, index_t{64}, index_t{127}, index_t{128}, n - 1}) {
-        if (to >= n || to <= from) continue;
-        std::copy_n(&side.values[(side.offsets[d] + from) * side.dim], side.dim,
-                    &side.values[(side.offsets[d] + to) * side.dim]);
+// Ties: every row has a copy 8 rows on, which the same thread meets, and with a `period` copies of
+// rows in other warps and tiles, which blocks meet in any order.
+void repeat(Documents& side, index_t d, index_t period) {
+    const auto row = [&](index_t i) { return &side.values[(side.offsets[d] + i) * side.dim]; };
+    for (index_t i = 0; i < side.length(d); ++i) {
+        const index_t from = period > 0 && i >= period ? i - period : i / 8 % 2 ? i - 8 : i;
+        if (from != i) std::copy_n(row(from), side.dim, row(i));
     }
 }
 
@@ -128,8 +128,8 @@ void matches_tour() {
             y.add(n - 3);
             fill(x, Data::negative, 100);
             fill(y, Data::negative, 101);
-            repeat(x, 0);
-            repeat(y, 0);
+            repeat(x, 0, 0);
+            repeat(y, 0, 0);
             weigh(x, 102);
             const Layout layout = n == 20 ? Layout{n, n + 1, 0} : Layout{-1, -1, 0};
             align(x, y, layout, {}, 1, DEVICE, label(dtype, n, n - 3, dim, "matches"), {}, false);
@@ -150,8 +150,8 @@ void matches_edges() {
                 y.add(m);
                 fill(x, Data::negative, 2 * turn);
                 fill(y, Data::negative, 2 * turn + 1);
-                repeat(x, 0);
-                repeat(y, 0);
+                repeat(x, 0, turn % 2 ? 64 : 0); // or the best match is beyond the first tiles
+                repeat(y, 0, turn % 2 ? 64 : 0);
                 const cuda::Device& device = turn % 3 ? DEVICE : turn % 2 ? LARGE : SMALL;
                 align(x, y, {-1, -1, 0}, {}, 1, device, label(dtype, n, m, dim, "match edge"));
             }
@@ -229,7 +229,7 @@ void matches_scales() {
                 side->add(n);
                 side->add(n - 7);
                 fill(*side, Data::negative, side == &x ? 130 : 131);
-                repeat(*side, 0);
+                repeat(*side, 0, 0);
                 for (index_t i = 0; i < n; ++i) {
                     for (index_t k = 0; k < dim; ++k) {
                         double& value = side->values[i * dim + k];
