@@ -38,11 +38,12 @@ emulate: emulate-plain emulate-asan emulate-tsan ## Run the CUDA kernels on the 
 emulate-plain emulate-asan: emulate-%: $(EMULATED_BUILD)/%/plan_test $(EMULATED_BUILD)/%/kernel_test
 	$(EMULATED_BUILD)/$*/plan_test
 	$(EMULATED_BUILD)/$*/kernel_test
-# A tenth of the speed: once through every kernel, and the rules. Races depend on no value.
+# A fraction of the speed: once through every kernel, and the rules. Races depend on no value.
 emulate-tsan: emulate-%: $(EMULATED_BUILD)/%/kernel_test
 	TSAN_OPTIONS=halt_on_error=1 $< tour
 	TSAN_OPTIONS=halt_on_error=1 $< rules
 	TSAN_OPTIONS=halt_on_error=1 $< scales bf16
+	TSAN_OPTIONS=halt_on_error=1 $< cases bf16
 
 faults: $(foreach build,plain tsan asan,$(EMULATED_BUILD)/$(build)/kernel_test) ## Break the kernels on purpose; fail if a build of `make emulate` does not see it
 	$(PYTHON) tests/inject_faults.py $(EMULATED_BUILD) "$(CXX) $(filter-out -I%,$(EMULATED_FLAGS))" \
