@@ -23,7 +23,7 @@ LOGS=$PWD/build/gpu/logs
 rm -rf "$LOGS" # nobody takes an old log for one of this run
 mkdir -p "$LOGS"
 rm -f "$RESULTS_DIR"/gpu.log "$RESULTS_DIR"/gpu{,-e2e}.json
-export PYTHONPATH=$SITE:$PEERS PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$SITE:$PEERS PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 failed=()
 
 wanted() { [[ " $STAGES " == *" $1 "* ]]; }
