@@ -181,7 +181,8 @@ def long_table(result: dict[str, Any]) -> list[str]:
     ours, theirs = (records["context"][who] for who in ("flashbertscore", "bert-score"))
     million = records["million"]["op"]
     speed = million["flop"] / million["seconds"] / 1e9
-    reference = f"failed: {theirs['failed']}" if "failed" in theirs else f"{theirs['seconds']:.0f} s"
+    failed = theirs.get("failed")
+    reference = f"failed: {failed}" if failed else f"{theirs['seconds']:.0f} s"
     return [
         "| what | time | memory |",
         "|---|---|---|",
@@ -229,7 +230,7 @@ def main() -> None:
         if "--check" not in sys.argv[1:]:
             page.write_text(rendered, encoding="utf-8")
         elif rendered != text:
-            sys.exit(f"{page.name} differs from benchmarks/results: run benchmarks/render_readme.py")
+            sys.exit(f"{page.name} differs from benchmarks/results: run render_readme.py there")
 
 
 if __name__ == "__main__":
