@@ -25,6 +25,9 @@ _PART = 32_768
 _AROUND = 200
 _TRIES = 100
 
+# Numbers in a range from which on `ranges` makes them range by range.
+_LONG = 10_000
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -283,6 +286,9 @@ def _truncate(
 
 def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return start, start + 1, ... start + length - 1 of each, one after another, int64."""
+    if int(lengths.sum()) > _LONG * len(lengths):  # a third of the memory, where it is much
+        spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        return torch.cat([torch.arange(start, stop) for start, stop in spans])
     first = lengths.cumsum(0) - lengths
     return torch.arange(int(lengths.sum())) + (starts - first).repeat_interleave(lengths)
 
