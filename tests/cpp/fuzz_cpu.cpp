@@ -9,6 +9,7 @@
 #include "core/validate.h"
 #include "cpu/greedy_match.h"
 #include "cpu/grid.h"
+#include "layer_problems.h"
 
 #include <chrono>
 #include <cmath>
@@ -325,6 +326,7 @@ int main(int argc, char** argv) {
         std::string wrong = try_one(seed);
         if (wrong.empty()) { wrong = try_grid(seed); }
         if (wrong.empty()) { wrong = fbs::test::try_attention(seed); }
+        if (wrong.empty()) { wrong = fbs::test::try_layer(seed); }
         if (!wrong.empty()) {
             std::fprintf(stderr, "%s; repeat with: fuzz_cpu 0 %llu\n", wrong.c_str(),
                          static_cast<unsigned long long>(seed));
