@@ -88,11 +88,14 @@ void match_grid(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                 fbs::index_t diagonal, std::uintptr_t precision, std::uintptr_t recall,
                 std::uintptr_t f1, int threads) {
     const fbs::Isa& isa = chosen_isa();
-    const py::gil_scoped_release unlocked;
-    fbs::validate(candidate, candidate_rows, reference, reference_rows, {nullptr, 0});
-    fbs::match_grid(candidate, reference, diagonal,
-                    {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)}, threads,
-                    isa);
+    try {
+        const py::gil_scoped_release unlocked;
+        fbs::Interrupt interrupt(&has_signal);
+        fbs::validate(candidate, candidate_rows, reference, reference_rows, {nullptr, 0});
+        fbs::match_grid(candidate, reference, diagonal,
+                        {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
+                        threads, isa);
+    } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
 }
 
 void match_backward(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,

@@ -10,6 +10,7 @@
 // way a pair goes follows from its own documents, and so do its bits.
 #include "cpu/grid.h"
 
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "cpu/greedy_match.h"
 #include "cpu/scores.h"
@@ -210,6 +211,7 @@ void Grid<T, S>::match(index_t begin, index_t end, const Group& group,
         rows = 0;
     };
     for (index_t c = begin; c < end; ++c) {
+        check_interrupt();
         if (!fits(candidate_, c)) { continue; }
         const index_t N = candidate_.count(c);
         if (N == 0) { finish(c, group, space); }
