@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures, attention, prepack
+from flashbertscore import architectures, attention, layers, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import Tokens, tokenize
 from flashbertscore.transfer import to_device
@@ -90,6 +90,7 @@ class Encoder:
         parts = {
             "packed-linears": prepack.count(self.model)[0],
             "own-attention": attention.served_layers(self.model),
+            "own-layers": layers.served_layers(self.model),
         }
         return "+".join(part for part, count in parts.items() if count) or "plain"
 
@@ -330,6 +331,7 @@ def load(
             if fast:
                 prepack.prepack(model)
                 attention.install(model)
+                layers.install(model)
             if compiled:
                 model = torch.compile(model, dynamic=True)
             _cache[key] = Encoder(

@@ -1,8 +1,9 @@
-"""Linear layers of a loaded encoder on weights that oneDNN has packed once, on CPUs.
+"""Linear layers of a loaded encoder on weights that were packed once, on CPUs.
 
 torch gives nn.Linear in float32 to a matrix product that packs the weight at every call and, on
-some processors, uses half of the vector width. oneDNN's own product on a packed weight reaches the
-machine's limit, and applies the activation while the result is in registers.
+some processors, uses half of the vector width. Products on a packed weight reach the machine's
+limit, and apply the activation while the result is at hand: ours (`flashbertscore.linear`) in
+float32 where there is AVX2 or AVX-512, oneDNN's in bfloat16 and on other processors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
+
+from flashbertscore import linear as own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +34,8 @@ _FEWEST_WEIGHTS = 512
 
 class _Activation(NamedTuple):
     """How oneDNN names an activation, and the module that computes it."""
+
+    # Ours have the same names, and no algorithm to choose.
 
     name: str
     algorithm: str
@@ -62,8 +67,25 @@ class PackedLinear(nn.Module):
         self._trainable = linear.weight.requires_grad
         self.activation = activation.module if activation else nn.Identity()
         self._name, self._algorithm = activation[:2] if activation else ("none", "")
-        self._packed: torch.Tensor | None = _pack(linear.weight)
+        self._packed: torch.Tensor | None = _pack(linear.weight, self._ours)
         self.train(linear.training)
+
+    @property
+    def _ours(self) -> str | None:
+        """How our kernels name the activation, None if they lack it."""
+        return self._name if self._algorithm in {"", "none"} else None
+
+    def in_panels(self) -> own.Packed | None:
+        """Return the layer for our kernels, None where it is not packed for them now."""
+        packed = self._packed
+        if packed is None or packed.is_mkldnn or packed.shape[2] != own.columns():
+            return None
+        return own.Packed(packed, self.out_features, self.bias)
+
+    @property
+    def fused(self) -> str:
+        """Name of the activation that `forward` applies, "none" without."""
+        return self._name
 
     @property
     def packed(self) -> torch.Tensor | None:
@@ -75,10 +97,13 @@ class PackedLinear(nn.Module):
         packed = self._packed  # once: another thread may unpack it meanwhile
         if packed is not None:
             if x.dtype == self.dtype and x.numel() > 0 and not self._needs_gradient(x):
-                out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
-                    x, packed, self.bias, self._name, [], self._algorithm
-                )
-                return out
+                if packed.is_mkldnn:
+                    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
+                        x, packed, self.bias, self._name, [], self._algorithm
+                    )
+                    return out
+                if packed.shape[2] == own.columns():
+                    return own.linear(x, packed, self.out_features, self.bias, self._name)
             self.unpack()
         plain: torch.Tensor = self.activation(functional.linear(x, self.weight, self.bias))
         return plain
@@ -89,10 +114,13 @@ class PackedLinear(nn.Module):
         if packed is None:
             return
         with torch.inference_mode(mode=False):  # T5 reads weights in it, and may be trained later
-            weight = nn.Parameter(packed.to_dense(), requires_grad=self._trainable)
+            weight = nn.Parameter(self._dense(packed), requires_grad=self._trainable)
         # In this order, and the first thread's: others may be here, or wait for the weight.
         self._parameters.setdefault("weight", weight)
         self._packed = None
+
+    def _dense(self, packed: torch.Tensor) -> torch.Tensor:
+        return packed.to_dense() if packed.is_mkldnn else own.unpack(packed, self.out_features)
 
     def _needs_gradient(self, x: torch.Tensor) -> bool:
         if not torch.is_grad_enabled():
@@ -120,7 +148,7 @@ class PackedLinear(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._packed is not None:
-            destination[prefix + "weight"] = self._packed.to_dense()
+            destination[prefix + "weight"] = self._dense(self._packed)
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.unpack()
@@ -136,7 +164,7 @@ class PackedLinear(nn.Module):
         """Return the state with a weight that can be copied and pickled."""
         state = dict(self.__dict__)
         if self._packed is not None:
-            state["_packed"] = self._packed.to_dense()
+            state["_packed"] = self._dense(self._packed)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -146,7 +174,7 @@ class PackedLinear(nn.Module):
         if weight is None:
             return
         try:
-            self._packed = _pack(weight)
+            self._packed = _pack(weight, self._ours)
         except (RuntimeError, NotImplementedError):  # another processor, device or build of torch
             self._packed = None
             self.register_parameter("weight", nn.Parameter(weight, self._trainable))
@@ -158,7 +186,7 @@ def prepack(model: nn.Module) -> int:
     Those are replaced that are nn.Linear itself, in float32 or bfloat16 on a CPU, in a model in
     eval mode, and give on random input what they gave before. All others stay as they are.
     """
-    if model.training or not available():
+    if model.training:
         return 0
     places = _places(model)
     while places:  # one after another: of a large model there is no room for a second copy
@@ -184,7 +212,10 @@ def nbytes(model: nn.Module) -> int:
 
 def numel(model: nn.Module) -> int:
     """Return the number of a model's weights, packed ones included."""
-    return sum(weight.numel() for weight in _weights(model))
+    packed = (m for m in model.modules() if isinstance(m, PackedLinear) and m.packed is not None)
+    return sum(weight.numel() for weight in model.parameters()) + sum(
+        module.in_features * module.out_features for module in packed
+    )
 
 
 def _weights(model: nn.Module) -> Iterator[torch.Tensor]:
@@ -195,14 +226,20 @@ def _weights(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def available() -> bool:
-    """Whether this build of torch can pack weights."""
+    """Whether this build of torch has oneDNN to pack weights with."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     names = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
     return all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
-def _pack(weight: torch.Tensor) -> torch.Tensor:
+def _pack(weight: torch.Tensor, activation: str | None) -> torch.Tensor:
+    """Return panels for our kernels, or what oneDNN makes of a weight."""
+    if activation in own.ACTIVATIONS and own.serves(weight):
+        return own.pack(weight)
+    if not available():
+        msg = "this build of torch has no oneDNN to pack weights with"
+        raise RuntimeError(msg)
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # noqa: SLF001
     return packed
 
@@ -221,8 +258,8 @@ def _replacement(linear: nn.Linear, parents: list[nn.Module]) -> nn.Module:
     """Return the packed layer, or `linear` itself where that would not do."""
     weight = linear.weight
     supported = weight.dtype in _TOLERANCE and weight.device.type == "cpu"
-    if weight.dtype == torch.bfloat16:
-        supported = supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+    if weight.dtype == torch.bfloat16 and supported:
+        supported = available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
     if not supported or _has_hooks(linear):
         return linear
     # With several parents each applies an activation of its own.
