@@ -46,7 +46,7 @@ inline constexpr double kAttentionPerThread = 4e6;
 inline constexpr double kAttentionPerTeam = 1e6;
 
 // Rows of a linear layer that are multiplied with all of its weight: they stay in the L2 cache.
-inline constexpr index_t kLinearRows = 192;
+inline constexpr index_t kLinearRows = 224;
 
 inline int useful_threads(double multiply_adds, int threads, double per_thread = kWorkPerThread) {
     const double useful = multiply_adds / per_thread;

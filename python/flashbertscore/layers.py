@@ -4,9 +4,11 @@ Between two modules of transformers all tokens of a batch go through memory, whi
 our products on it: in one call a few texts go through a layer in the caches of one core
 (:func:`flashbertscore.linear.encoder_layer`), padding is not computed, and the embedding of a text
 has the same bits in any batch. A layer is served where its attention is
-(`flashbertscore.attention`), its linear layers are packed for our kernels (`flashbertscore.prepack`)
-and its modules are put together as in BERT. In any other call the layer runs as transformers wrote
-it.
+(`flashbertscore.attention`), its linear layers are packed (`flashbertscore.prepack`) and its modules
+are put together as in BERT. In any other call the layer runs as transformers wrote it.
+
+Its weights are packed for our kernels then. Module by module oneDNN's product is some 3 % faster
+than ours, so in other models it stays.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _OUTPUT = {"dense", "LayerNorm"}
 _INTERMEDIATE = {"dense", "intermediate_act_fn"}
 _IDLE = {"dropout"}  # nothing in eval mode
 
+_NOT_OURS = "a weight or an activation that our kernels do not take"
+
 
 class _Layer(attention._Served):  # noqa: SLF001 - the same conditions, for a whole layer
     """What stands before the class of a layer that one call serves."""
@@ -54,11 +58,17 @@ class _Layer(attention._Served):  # noqa: SLF001 - the same conditions, for a wh
         return (hidden,) if self.as_tuple else hidden
 
 
+def _denses(layer: Any) -> list[Any]:
+    own = layer.attention.self
+    others = (layer.attention.output, layer.intermediate, layer.output)
+    return [own.query, own.key, own.value, *(module.dense for module in others)]
+
+
 def _weights(layer: Any) -> linear.LayerWeights | None:
     """The weights of a layer, None where it is not, or no longer, one that a call can serve."""
     own, projection = layer.attention.self, layer.attention.output
     intermediate, output = layer.intermediate, layer.output
-    denses = [own.query, own.key, own.value, projection.dense, intermediate.dense, output.dense]
+    denses = _denses(layer)
     norms = [projection.LayerNorm, output.LayerNorm]
     passed = [layer.attention, own, projection, intermediate, output]
     if any(m._forward_hooks or m._forward_pre_hooks for m in [*passed, *denses, *norms]):  # noqa: SLF001
@@ -68,7 +78,6 @@ def _weights(layer: Any) -> linear.LayerWeights | None:
         not all(panels)
         or not isinstance(own, attention._Served)  # noqa: SLF001
         or type(intermediate.intermediate_act_fn) is not nn.Identity
-        or any(dense.fused != "none" for dense in denses if dense is not intermediate.dense)
     ):
         return None
     query, key, value, projected, up, down = panels
@@ -113,6 +122,8 @@ def install(model: nn.Module) -> int:
             hook.remove()
         as_tuple = isinstance(returned[0], tuple)
         for layer in layers:
+            if not all(dense.pack_for(ours=True) for dense in _denses(layer)):
+                raise TypeError(_NOT_OURS)
             layer.__class__ = _served_class(type(layer), as_tuple=as_tuple)
         found, served = attention.tried(model)
         difference = float((found - plain).abs().max() / plain.abs().max())
@@ -134,11 +145,13 @@ def install(model: nn.Module) -> int:
 
 
 def uninstall(model: nn.Module) -> None:
-    """Give every served layer its own class back."""
+    """Give every served layer its own class back, and its weights to oneDNN."""
     for module in model.modules():
         if isinstance(module, _Layer):
             served: Any = module
             served.__class__ = module.plain
+        elif isinstance(module, PackedLinear):
+            module.pack_for(ours=False)
 
 
 def served_layers(model: nn.Module) -> int:
@@ -161,10 +174,13 @@ def _is_layer(module: nn.Module) -> bool:
         (layer.intermediate, _INTERMEDIATE),
         (layer.output, _OUTPUT),
     )
+    up = layer.intermediate.dense
     return (
         all(_has(part, names) for part, names in parts)
         and all(_is_norm(part.LayerNorm) for part in (layer.attention.output, layer.output))
-        and _weights(layer) is not None
+        and all(isinstance(dense, PackedLinear) for dense in _denses(layer))
+        and all(dense.fused == "none" for dense in _denses(layer) if dense is not up)
+        and type(layer.intermediate.intermediate_act_fn) is nn.Identity
     )
 
 

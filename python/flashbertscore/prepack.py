@@ -1,9 +1,9 @@
 """Linear layers of a loaded encoder on weights that were packed once, on CPUs.
 
 torch gives nn.Linear in float32 to a matrix product that packs the weight at every call and, on
-some processors, uses half of the vector width. Products on a packed weight reach the machine's
-limit, and apply the activation while the result is at hand: ours (`flashbertscore.linear`) in
-float32 where there is AVX2 or AVX-512, oneDNN's in bfloat16 and on other processors.
+some processors, uses half of the vector width. oneDNN's own product on a packed weight reaches the
+machine's limit, and applies the activation while the result is in registers. Where whole layers
+are ours (`flashbertscore.layers`) the weights are packed for `flashbertscore.linear` instead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _FEWEST_WEIGHTS = 512
 
 
 class _Activation(NamedTuple):
-    """How oneDNN names an activation, and the module that computes it."""
-
-    # Ours have the same names, and no algorithm to choose.
+    """How oneDNN names an activation (ours has the same names), and the module that computes it."""
 
     name: str
     algorithm: str
@@ -67,25 +65,34 @@ class PackedLinear(nn.Module):
         self._trainable = linear.weight.requires_grad
         self.activation = activation.module if activation else nn.Identity()
         self._name, self._algorithm = activation[:2] if activation else ("none", "")
-        self._packed: torch.Tensor | None = _pack(linear.weight, self._ours)
+        self._ours = False
+        self._packed: torch.Tensor | None = _pack(linear.weight)
         self.train(linear.training)
-
-    @property
-    def _ours(self) -> str | None:
-        """How our kernels name the activation, None if they lack it."""
-        return self._name if self._algorithm in {"", "none"} else None
-
-    def in_panels(self) -> own.Packed | None:
-        """Return the layer for our kernels, None where it is not packed for them now."""
-        packed = self._packed
-        if packed is None or packed.is_mkldnn or packed.shape[2] != own.columns():
-            return None
-        return own.Packed(packed, self.out_features, self.bias)
 
     @property
     def fused(self) -> str:
         """Name of the activation that `forward` applies, "none" without."""
         return self._name
+
+    def pack_for(self, *, ours: bool) -> bool:
+        """Pack the weight for our kernels, or for oneDNN again; return whether it is so now."""
+        packed = self._packed
+        if packed is None or (ours and not self._could_be_ours(packed)):
+            return False
+        if ours != self._ours:
+            weight = self._dense(packed)
+            self._ours, self._packed = ours, own.pack(weight) if ours else _pack(weight)
+        return True
+
+    def _could_be_ours(self, weight: torch.Tensor) -> bool:
+        return own.serves(weight) and self._name in own.ACTIVATIONS and self._algorithm != "tanh"
+
+    def in_panels(self) -> own.Packed | None:
+        """Return the layer as our kernels take it, None where it is not packed for them now."""
+        packed = self._packed
+        if packed is None or packed.is_mkldnn or packed.shape[2] != own.columns():
+            return None
+        return own.Packed(packed, self.out_features, self.bias)
 
     @property
     def packed(self) -> torch.Tensor | None:
@@ -173,8 +180,9 @@ class PackedLinear(nn.Module):
         weight = self._packed
         if weight is None:
             return
+        self._ours = self._ours and self._could_be_ours(weight)
         try:
-            self._packed = _pack(weight, self._ours)
+            self._packed = own.pack(weight) if self._ours else _pack(weight)
         except (RuntimeError, NotImplementedError):  # another processor, device or build of torch
             self._packed = None
             self.register_parameter("weight", nn.Parameter(weight, self._trainable))
@@ -186,7 +194,7 @@ def prepack(model: nn.Module) -> int:
     Those are replaced that are nn.Linear itself, in float32 or bfloat16 on a CPU, in a model in
     eval mode, and give on random input what they gave before. All others stay as they are.
     """
-    if model.training:
+    if model.training or not available():
         return 0
     places = _places(model)
     while places:  # one after another: of a large model there is no room for a second copy
@@ -226,20 +234,14 @@ def _weights(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def available() -> bool:
-    """Whether this build of torch has oneDNN to pack weights with."""
+    """Whether this build of torch can pack weights."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     names = ("_linear_pointwise", "_reorder_linear_weight", "_is_mkldnn_bf16_supported")
     return all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
-def _pack(weight: torch.Tensor, activation: str | None) -> torch.Tensor:
-    """Return panels for our kernels, or what oneDNN makes of a weight."""
-    if activation in own.ACTIVATIONS and own.serves(weight):
-        return own.pack(weight)
-    if not available():
-        msg = "this build of torch has no oneDNN to pack weights with"
-        raise RuntimeError(msg)
+def _pack(weight: torch.Tensor) -> torch.Tensor:
     packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)  # noqa: SLF001
     return packed
 
@@ -258,8 +260,8 @@ def _replacement(linear: nn.Linear, parents: list[nn.Module]) -> nn.Module:
     """Return the packed layer, or `linear` itself where that would not do."""
     weight = linear.weight
     supported = weight.dtype in _TOLERANCE and weight.device.type == "cpu"
-    if weight.dtype == torch.bfloat16 and supported:
-        supported = available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
+    if weight.dtype == torch.bfloat16:
+        supported = supported and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # noqa: SLF001
     if not supported or _has_hooks(linear):
         return linear
     # With several parents each applies an activation of its own.
