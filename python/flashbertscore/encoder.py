@@ -166,11 +166,20 @@ class Encoder:
             for a model without special tokens).
         """
         packed: torch.Tensor | None = None
-        parts = batches(tokens.lengths, batch_size, token_budget)
-        for texts, hidden in self._forwards(tokens, parts):
-            if packed is None:
-                packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
+        allocating = threading.Lock()
+
+        def embed(texts: torch.Tensor) -> torch.Tensor:
+            nonlocal packed
+            hidden = self._forward(tokens, texts)
+            with allocating:
+                if packed is None:
+                    packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
+            # By the thread that computed it: an operation that torch shares among its threads leaves
+            # them waiting in a loop for the next, on the cores that the other batch needs.
             packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
+            return texts
+
+        for texts in self._each(embed, batches(tokens.lengths, batch_size, token_budget)):
             if progress is not None:
                 progress(len(texts))
         if packed is None:
@@ -178,26 +187,26 @@ class Encoder:
             return torch.empty(*states, 0, 1, device=self.device)
         return packed
 
-    def _forwards(
-        self, tokens: Tokens, parts: Iterator[torch.Tensor]
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield each part of the texts with what `_forward` gives for it, in order."""
+    def _each(
+        self, embed: Callable[[torch.Tensor], torch.Tensor], parts: Iterator[torch.Tensor]
+    ) -> Iterator[torch.Tensor]:
+        """Call `embed` with each part of the texts, and yield what it returns, in order."""
         first = list(itertools.islice(parts, 2))
         with _handing_out:
             threads = torch.get_num_threads()
         if threads < 2 or len(first) < 2 or not self._side_by_side:
             for texts in itertools.chain(first, parts):
-                yield texts, self._forward(tokens, texts)
+                yield embed(texts)
             return
         ready = threading.Barrier(3)
         share = threads // 2, ready
         with ThreadPoolExecutor(2, initializer=_share_threads, initargs=share) as pool:
-            running = deque[tuple[torch.Tensor, Future[torch.Tensor]]]()
+            running = deque[Future[torch.Tensor]]()
             # What a thread sets is also what later ones of the process start with: until both have.
             with _handing_out:
                 try:
                     for texts in first:
-                        running.append((texts, pool.submit(self._forward, tokens, texts)))
+                        running.append(pool.submit(embed, texts))
                     ready.wait()
                 except BaseException:
                     ready.abort()  # a thread that waits for one that could not be started
@@ -205,12 +214,11 @@ class Encoder:
                 finally:
                     torch.set_num_threads(threads)
             for texts in parts:
-                running.append((texts, pool.submit(self._forward, tokens, texts)))
+                running.append(pool.submit(embed, texts))
                 if len(running) > 2:  # one waits, so that no thread does
-                    done, hidden = running.popleft()
-                    yield done, hidden.result()
-            for done, hidden in running:
-                yield done, hidden.result()
+                    yield running.popleft().result()
+            for one in running:
+                yield one.result()
 
     @property
     def _side_by_side(self) -> bool:
