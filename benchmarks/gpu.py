@@ -189,7 +189,10 @@ def text(row: dict[str, Any]) -> str:
 
 def commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

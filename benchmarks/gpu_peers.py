@@ -27,7 +27,7 @@ from gpu_cases import PEER_CASES, Case
 from gpu_measure import embeddings, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -91,29 +91,47 @@ def rows(peer: str) -> None:
         torch.cuda.empty_cache()
 
 
+@contextlib.contextmanager
+def _raising_sigterm() -> Iterator[None]:
+    """Raise SystemExit at SIGTERM instead of ending at once."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ended(command: list[str], seconds: float) -> tuple[str, str]:
+    """What a command printed within the time, and how it ended; nothing of it is left running."""
+    with (
+        _raising_sigterm(),
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # its compilers end with it
+        ) as process,
+    ):
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except BaseException as problem:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(problem, subprocess.TimeoutExpired):
+                raise
+            return process.communicate()[0], f"no result within {seconds:.0f} s"
+    why = (errors.strip().splitlines() or ["no output"])[-1][:200]
+    return output, f"ended with status {process.returncode}: {why}"
+
+
 def run(peer: str, seconds: float) -> list[dict[str, Any]]:
     """The rows of a peer, whatever it does; at most ``seconds`` for all of them together."""
     try:
         version = importlib.metadata.version(peer)
     except importlib.metadata.PackageNotFoundError:
         return [{"case": "all cases", "peer": peer, "failed": "not installed"}]
-    command = [sys.executable, __file__, peer]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # its compilers end with it
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=seconds)
-            why = (errors.strip().splitlines() or ["no output"])[-1][:200]
-            ended = f"ended with status {process.returncode}: {why}"
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            ended = f"no result within {seconds:.0f} s"
+    output, ended = _ended([sys.executable, __file__, peer], seconds)
     done = {}
     for line in output.splitlines():
         with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):

@@ -30,7 +30,7 @@ class Record:
         return asdict(self)
 
 
-def _resident(field: str) -> float:
+def resident(field: str) -> float:
     """A field of the kernel's account of this process, in MiB."""
     match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     assert match is not None, f"{STATUS} has no {field}"
@@ -42,12 +42,12 @@ class HighWater:
 
     def __init__(self) -> None:
         """Start: the kernel's high-water mark begins again from what is resident now."""
-        self._before = _resident("VmRSS")
+        self._before = resident("VmRSS")
         CLEAR.write_text("5")
 
     def read(self) -> float:
         """MiB beyond the start."""
-        return max(_resident("VmHWM") - self._before, 0.0)
+        return max(resident("VmHWM") - self._before, 0.0)
 
 
 def measure(call: Callable[[], object], runs: int, *, warm_up: bool = True) -> Record:

@@ -1,9 +1,9 @@
-"""Render results/*.json into README.md between its markers.
+"""Render results/*.json into README.md and docs/ between their markers.
 
 A marker names the table and the file: <!-- table: op amd-epyc-2-cores --> ... <!-- end -->.
 
     python benchmarks/render_readme.py            write
-    python benchmarks/render_readme.py --check    fail if README differs from the results
+    python benchmarks/render_readme.py --check    fail if a page differs from the results
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import cases
 import library_cases
 
-README = cases.REPOSITORY / "README.md"
+PAGES = [cases.REPOSITORY / name for name in ("README.md", "docs/long-documents.md")]
 RESULTS = Path(__file__).parent / "results"
 MARKER = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -151,7 +151,62 @@ def library_table(result: dict[str, Any]) -> list[str]:
     ]
 
 
+def effect_table(result: dict[str, Any]) -> list[str]:
+    rows = result["records"]["effect"]["effect"]
+    shortest, longest = rows[0]["tokens"]
+    lines = [
+        f"{rows[0]['documents']} pairs of documents of {shortest} to {longest} tokens, F1 beside "
+        "that with all positions of the model:",
+        "",
+        "| what | stride | mean difference | largest | Pearson |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        what = "embeddings in bfloat16, nothing cut"
+        if row["window"]:
+            what = f"windows of {row['window']}" if row["stride"] else f"cut to {row['window']}"
+        cells = [what, str(row["stride"] or ""), f"{row['mean']:.2g}", f"{row['largest']:.2g}"]
+        lines.append("| " + " | ".join([*cells, f"{row['pearson']:.4f}"]) + " |")
+    return lines
+
+
+def long_table(result: dict[str, Any]) -> list[str]:
+    records = result["records"]
+    book, parts = records["words"]["score"], records["words"]["parts"]
+    cores = result["machine"]["cores"]
+    peak = result["peak_of_one_core"]["float32_gflops"] * cores
+    rate = parts["flop"] / parts["match"] / 1e9
+    apart = parts["tokenize"] + parts["apart"] + parts["match"]
+    windows = parts["tokenize"] + parts["windows"] + parts["match"]
+    ours, theirs = (records["context"][who] for who in ("flashbertscore", "bert-score"))
+    million = records["million"]["op"]
+    speed = million["flop"] / million["seconds"] / 1e9
+    failed = theirs.get("failed")
+    reference = f"failed: {failed}" if failed else f"{theirs['seconds']:.0f} s"
+    return [
+        "| what | time | memory |",
+        "|---|---|---|",
+        f"| two documents of {book['tokens'][1]:,} and {book['reference_tokens'][1]:,} tokens "
+        f"(100,000 words each), in windows, from text to F1 | {book['seconds']:.1f} s "
+        f"| {book['peak']:,.0f} MiB beyond the model |",
+        f"| of that: tokenizer | {parts['tokenize']:.2f} s | |",
+        f"| of that: encoder | {parts['windows']:.1f} s | |",
+        f"| of that: matching, {rate:,.0f} GFLOP/s, {rate / peak:.2f} of the peak "
+        f"| {parts['match']:.1f} s | |",
+        f"| the same tokens as separate texts that do not overlap, and matching | {apart:.1f} s, "
+        f"windows {windows / apart:.2f}x | |",
+        f"| 64 pairs of 4,096 tokens, ModernBERT of 4 x 256, ours | {ours['seconds']:.0f} s "
+        f"| {ours['resident']:,.0f} MiB in all |",
+        f"| the same with bert-score, which may map 21 GiB | {reference} "
+        f"| {theirs['resident']:,.0f} MiB in all |",
+        f"| the op, {million['tokens']:,} x {million['tokens']:,} tokens, D = 64, {speed:,.0f} "
+        f"GFLOP/s | {million['seconds']:.0f} s | {million['peak']:.1f} MiB beyond the inputs |",
+    ]
+
+
 TABLES = {
+    "effect": effect_table,
+    "long": long_table,
     "op": op_table,
     "text": text_table,
     "library": library_table,
@@ -163,19 +218,19 @@ def render(match: re.Match[str]) -> str:
     start, table, machine, end = match.groups()
     path = RESULTS / f"{machine}.json"
     if not path.exists():
-        sys.exit(f"README.md: {path} of its table '{table}' is missing: run `make bench`")
+        sys.exit(f"{path} of the table '{table}' is missing: run `make bench`")
     result = json.loads(path.read_text())
     return "\n".join([start + where(result), "", *TABLES[table](result), end])
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    rendered = MARKER.sub(render, text)
-    if "--check" in sys.argv[1:]:
-        if rendered != text:
-            sys.exit("README.md differs from benchmarks/results: run benchmarks/render_readme.py")
-    else:
-        README.write_text(rendered, encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        rendered = MARKER.sub(render, text)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(rendered, encoding="utf-8")
+        elif rendered != text:
+            sys.exit(f"{page.name} differs from benchmarks/results: run render_readme.py there")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Compile the kernels for every GPU target and read what the compiler says about them.
 
 Fails on a register spill, a stack frame, a ptxas warning of the C75xx kind (an instruction that was
-not used as meant), local memory in a kernel's machine code, or a matching kernel without tensor
-core instructions. Needs nvcc; takes cuobjdump and the nvdisasm that it calls from PATH, from beside
-nvcc, or from the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+not used as meant), local memory in a kernel's machine code, a matching kernel without tensor core
+instructions, or a kernel of csrc/cuda that is in none of the objects. Needs nvcc; takes cuobjdump
+and the nvdisasm that it calls from PATH, from beside nvcc, or from the packages
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
     python tests/nvcc_report.py BUILD_FOLDER
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TARGETS = ("sm_80", "sm_90")
+MATCHING = "5matchI"
 FLAGS = ("-std=c++20", "-O3", "--fmad=false", "-Xptxas", "-v", "-Werror", "all-warnings")
 
 
@@ -72,18 +74,24 @@ def check_report(report: str, where: str) -> list[str]:
     return problems
 
 
-def check_code(code: str, where: str) -> tuple[int, list[str]]:
-    """Number of matching kernels, and complaints about their machine code."""
-    problems, kernels = [], 0
+def kernel_names() -> set[str]:
+    """Of all kernels in the headers."""
+    pattern = re.compile(r"__global__ void (?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
+    headers = sorted((REPOSITORY / "csrc/cuda").glob("*.cuh"))
+    return {name for header in headers for name in pattern.findall(header.read_text())}
+
+
+def check_code(code: str, where: str) -> tuple[list[str], list[str]]:
+    """Mangled names of the kernels, and complaints about their machine code."""
+    problems, kernels = [], []
     for function in code.split("Function : ")[1:]:
         name, body = function.split("\n", 1)
+        kernels.append(name)
         local = re.findall(r"\b(?:LDL|STL)\b", body)
         if local:
             problems.append(f"{where}: {name}: {len(local)} accesses to local memory")
-        if re.search(r"5matchI", name):
-            kernels += 1
-            if "HMMA" not in body:
-                problems.append(f"{where}: {name}: no tensor core instruction")
+        if re.search(MATCHING, name) and "HMMA" not in body:
+            problems.append(f"{where}: {name}: no tensor core instruction")
     return kernels, problems
 
 
@@ -96,7 +104,7 @@ def main() -> None:
     sources = sorted((REPOSITORY / "csrc/cuda").glob("*.cu"))
     jobs = [(source, target) for target in TARGETS for source in sources]
     problems: list[str] = []
-    kernels = 0
+    kernels: dict[str, list[str]] = {target: [] for target in TARGETS}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda job: compile_one(*job, folder), jobs))
     for (source, target), (out, report) in zip(jobs, results, strict=True):
@@ -104,13 +112,23 @@ def main() -> None:
         problems += check_report(report, where)
         code = subprocess.run([*disassemble, str(out)], capture_output=True, text=True, check=True)
         found, complaints = check_code(code.stdout, where)
-        kernels += found
+        kernels[target] += found
         problems += complaints
         registers = [int(n) for n in re.findall(r"Used (\d+) registers", report)]
         print(f"{where}: {len(registers)} kernels, at most {max(registers)} registers")
-    if kernels == 0:
+    for target, found in kernels.items():
+        for name in sorted(kernel_names()):
+            if not any(f"{len(name)}{name}" in mangled for mangled in found):
+                problems.append(f"kernel {name}: in no object for {target}")
+    every = [name for found in kernels.values() for name in found]
+    matching = sum(bool(re.search(MATCHING, name)) for name in every)
+    if matching == 0:
         problems.append("no matching kernel found: has its name changed?")
-    fine = f"{kernels} matching kernels: no spills, no local memory, HMMA in all"
+    names = ", ".join(sorted(kernel_names()))
+    fine = (
+        f"{len(every)} kernels ({names}): no spills, no local memory; "
+        f"HMMA in all of {matching} matching ones"
+    )
     print("\n".join(problems) or fine)
     sys.exit(bool(problems))
 

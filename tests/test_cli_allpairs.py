@@ -55,13 +55,16 @@ def test_mbr_of_groups_of_lines(
     assert run("mbr", path, "-n", "3") == (0, "".join(f"{t}\n" for t in texts), "")
     _, out, _ = run("mbr", path, "-n", "3", "--tsv")
     rows = [line.split("\t") for line in out.splitlines()]
-    assert rows[0] == ["group", "index", "f1", "text"]
+    assert rows[0] == ["group", "index", "f1", "tokens_seen", "tokens", "text"]
+    tokens = [str(n) for n in scorer._encoder.tokenize(texts).lengths.tolist()]
     for g, row in enumerate(rows[1:]):
-        assert row == [str(g + 1), str(int(found.index[g])), f"{found.utility[g]:.6f}", texts[g]]
+        assert row[:3] == [str(g + 1), str(int(found.index[g])), f"{found.utility[g]:.6f}"]
+        assert row[3:] == [tokens[g], tokens[g], texts[g]]
     _, out, _ = run("mbr", path, "-n", "3", "--json", "--utility", "recall")
     recall = scorer.mbr(GROUPS, utilities="recall")
     records = [json.loads(line) for line in out.splitlines()]
     assert [r["index"] for r in records] == recall.index.tolist()
+    assert all(r["tokens_seen"] == r["tokens"] > 2 for r in records)
     assert [r["recall"] for r in records] == pytest.approx(recall.utility.tolist(), abs=1e-8)
 
 

@@ -94,10 +94,12 @@ def test_a_report_that_one_can_paste_into_a_paper(cli: Any) -> None:
 def test_each_pair(cli: Any) -> None:
     _, out, _ = cli("-c", "cand", "-r", "ref", "-s")
     table = [line.split() for line in out.split("\n\n")[1].splitlines()]
-    assert table[0] == ["pair", "P", "R", "F1"]
+    assert table[0] == ["pair", "P", "R", "F1", "seen"]
     scores = expected()
     rows = zip(scores["precision"], scores["recall"], scores["f1"], strict=True)
-    assert table[1:] == [[str(i), *(f"{x:.6f}" for x in row)] for i, row in enumerate(rows, 1)]
+    assert table[1:] == [
+        [str(i), *(f"{x:.6f}" for x in row), "100.0%"] for i, row in enumerate(rows, 1)
+    ]
 
 
 def test_json(cli: Any) -> None:
@@ -111,6 +113,16 @@ def test_json(cli: Any) -> None:
         # float32 that reads back as the same float32
         assert torch.equal(torch.tensor([s[name] for s in segments]), torch.tensor(values))
     config = flashbertscore.scorer.BERTScorer(FOLDER, 6, idf=True)
+    tokens = [config._encoder.tokenize(texts).lengths.tolist() for texts in (HYPS, REFS)]
+    for name, counts in zip(("candidate_tokens", "reference_tokens"), tokens, strict=True):
+        wanted = [[n] for n in counts] if name == "reference_tokens" else counts
+        assert [s[name] for s in segments] == [s[name + "_seen"] for s in segments] == wanted
+    assert report.pop("coverage") == {
+        "tokens_seen": sum(map(sum, tokens)),
+        "tokens_total": sum(map(sum, tokens)),
+        "texts": 6,
+        "texts_cut": 0,
+    }
     assert report == {
         "pairs": 3,
         "references": 1,
@@ -138,7 +150,14 @@ def test_tsv_is_a_clean_table(cli: Any) -> None:
     code, out, err = cli("-c", "cand", "-r", "ref", "--tsv")
     assert code == 0
     rows = [line.split("\t") for line in out.splitlines()]
-    assert rows[0] == ["pair", "precision", "recall", "f1"]
+    assert rows[0][:4] == ["pair", "precision", "recall", "f1"]
+    assert rows[0][4:] == [
+        "candidate_tokens_seen",
+        "candidate_tokens",
+        "reference_tokens_seen",
+        "reference_tokens",
+    ]
+    assert all(row[4:6] == row[4:5] * 2 and row[6:8] == row[6:7] * 2 for row in rows[1:])
     scores = expected()
     assert [row[3] for row in rows[1:]] == [f"{x:.6f}" for x in scores["f1"]]
     assert [row[0] for row in rows[1:]] == ["1", "2", "3"]
@@ -175,7 +194,9 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(scorer_options, "BERTScorer", spy)
     argv = (
-        "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b --compile"
+        "--lang xx --revision r --device cpu --dtype float64 -b 5 --idf --baseline-path b "
+        "--compile --long-documents window --window 100 --stride 50 --embeddings-dtype bfloat16 "
+        "--max-memory 1.5G"
     )
     with pytest.raises(Stop):
         main.main(["score", "-m", "m", "-l", "3", *argv.split(), "-c", "cand", "-r", "ref", "ref2"])
@@ -192,6 +213,11 @@ def test_every_option_reaches_the_scorer(monkeypatch: pytest.MonkeyPatch) -> Non
         "rescale_with_baseline": True,
         "baseline_path": "b",
         "compile": True,
+        "long_documents": "window",
+        "window": 100,
+        "stride": 50,
+        "embeddings_dtype": "bfloat16",
+        "max_memory": 3 << 29,
     }
 
 
@@ -306,7 +332,7 @@ def test_a_byte_that_is_no_text_is_named_with_its_line(
         (("-c", "short", "-r", "ref", "cand"), "ref:3 is the first line without a counterpart"),
         (("-c", "cand", "-r", "nowhere"), r"nowhere: no such file \(.*--text\)"),
         (("-c", "nowhere", "-r", "ref"), "nowhere: no such file"),
-        (("-c", ".", "-r", "ref"), r"\.: Is a directory"),
+        (("-c", ".", "-r", "ref"), r"\. is a folder, so ref has to be one too"),
         (("-c", "none", "-r", "none"), "none: empty, there is nothing to score"),
         (("-c", "-", "-r", "-"), r"standard input \(-\) can be only one of the files"),
         (("-c", "cand", "-r", "ref", "-l", "7"), "num_layers should be between 0 and 6"),

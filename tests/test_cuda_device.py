@@ -84,6 +84,24 @@ def test_runs_on_the_current_stream() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("n", [20, 300])
+def test_gradients_on_another_stream_are_those_of_the_cpu(n: int) -> None:
+    """Autograd calls the op from a thread of its own."""
+    x, y = (value.float() for value in pair(n=n))
+    here = [value.cpu().requires_grad_() for value in (x, y)]
+    functional.bertscore(*here).f1.sum().backward()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        there = [value.clone().requires_grad_() for value in (x, y)]
+        functional.bertscore(*there).f1.sum().backward()
+    torch.cuda.synchronize()
+    for ours, want in zip(there, here, strict=True):
+        assert ours.grad is not None
+        assert want.grad is not None
+        torch.testing.assert_close(ours.grad.cpu(), want.grad, rtol=0, atol=1e-6)
+
+
 def test_memory_does_not_grow_with_the_similarities() -> None:
     x, y = (torch.randn(1, 32768, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flashbertscore.embeddings import EmbeddingCache, merge
+from flashbertscore.embeddings import EmbeddingCache, fill
 from flashbertscore.tokens import Tokens
 
 DIM = 8
@@ -29,14 +29,17 @@ def test_what_is_put_is_found() -> None:
     wanted, expected = texts([7, 7], [5, 6], [4], [1, 2, 3], [8])
     places = shelf.find(shelf.keys(wanted))
     assert [place is None for place in places] == [True, False, True, False, True]
-    _, fresh = texts([7, 7], [4], [8])
-    assert torch.equal(merge(wanted, places, fresh), expected)
+    packed = expected.clone()
+    packed[wanted.rows(torch.tensor([1, 3]))] = 0
+    fill(packed, wanted, places)
+    assert torch.equal(packed, expected)
     layers = torch.stack([rows, -rows])
     deep = EmbeddingCache().of("model")
     deep.put(keys, tokens, torch.tensor([2, 0]), layers, candidates=True)
-    fresh = torch.stack([fresh, -fresh])
-    merged = merge(wanted, deep.find(shelf.keys(wanted)), fresh)
-    assert torch.equal(merged, torch.stack([expected, -expected]))
+    packed = torch.stack([expected, -expected])
+    packed[:, wanted.rows(torch.tensor([1, 3]))] = 0
+    fill(packed, wanted, deep.find(shelf.keys(wanted)))
+    assert torch.equal(packed, torch.stack([expected, -expected]))
 
 
 def test_what_is_kept_is_a_copy() -> None:
@@ -46,7 +49,8 @@ def test_what_is_kept_is_a_copy() -> None:
     shelf.put(keys, tokens, torch.tensor([0]), rows, candidates=False)
     expected = rows.clone()
     rows.zero_()
-    assert torch.equal(merge(tokens, shelf.find(keys), torch.empty(0, 1)), expected)
+    fill(packed := torch.zeros_like(expected), tokens, shelf.find(keys))
+    assert torch.equal(packed, expected)
 
 
 def test_texts_are_told_apart_by_their_ids_alone() -> None:

@@ -66,10 +66,13 @@ def test_batches_hold_to_both_limits_and_lose_no_text() -> None:
 
 def test_progress_tells_of_every_text(tiny_model: TinyModel) -> None:
     loaded = load(tiny_model("bert"), 1)
-    counts: list[int] = []
-    loaded.encode(loaded.tokenize(list(SENTENCES)), batch_size=7, progress=counts.append)
-    assert sum(counts) == len(SENTENCES)
-    assert max(counts) == 7
+    told: list[tuple[int, float]] = []
+    tokens = loaded.tokenize(list(SENTENCES))
+    loaded.encode(tokens, batch_size=7, progress=lambda *batch: told.append(batch))
+    ids, texts = zip(*told, strict=True)
+    assert sum(ids) == tokens.tokens_seen
+    assert sum(texts) == len(SENTENCES)
+    assert max(texts) == 7
 
 
 def test_no_layer_that_the_model_has_not(tiny_model: TinyModel) -> None:
@@ -291,7 +294,7 @@ def test_a_thread_that_starts_meanwhile_has_all_threads(tiny_model: TinyModel) -
     before = torch.get_num_threads()
     found: list[int] = []
 
-    def look(_: int) -> None:
+    def look(*_: object) -> None:
         thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
         thread.start()
         thread.join()

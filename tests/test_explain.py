@@ -164,10 +164,12 @@ def test_command_prints_a_line_a_token(
     found = scorer.explain(CANDIDATE, REFERENCE)
     lines = out.splitlines()
     assert lines[0] == f"Candidate: {len(found.candidate)} tokens, precision {found.precision:.6f}"
-    assert len(lines) == 2 * 3 + len(found.candidate) + len(found.reference) + 2
-    assert lines[-2] == f"F1 {found.f1:.6f}"
+    assert len(lines) == 2 * 3 + len(found.candidate) + len(found.reference) + 3
+    assert lines[-3] == f"F1 {found.f1:.6f}"
+    tokens = len(found.candidate) + len(found.reference)
+    assert lines[-2] == f"Coverage: all {tokens} tokens of 2 texts"
     _, out, _ = run("-c", CANDIDATE, "-r", REFERENCE, "--top", "2")
-    assert len(out.splitlines()) == 2 * 3 + 4 + 2
+    assert len(out.splitlines()) == 2 * 3 + 4 + 3
 
 
 def test_command_takes_a_line_of_two_files_and_writes_a_page(
@@ -207,7 +209,7 @@ class Encoder:
         offsets = torch.arange(len(texts) + 1) * n
         return Tokens(ids, offsets, offsets.diff(), torch.zeros(len(texts), dtype=torch.bool))
     device = torch.device("cpu")
-    def encode(self, tokens, **options): return torch.randn(len(tokens.ids), 16)
+    def encode(self, tokens, texts, **options): return torch.randn(len(tokens.ids), 16)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = explanation.explain(Method(Encoder(), None, None, 64), "a", "b")
 pieces = [[t.text for t in side] for side in (found.candidate, found.reference)]

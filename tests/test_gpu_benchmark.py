@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -128,3 +131,25 @@ def test_what_a_peer_measured_before_it_ends_is_kept(
         "other 1.2: 3.000 ms, 2.0x our time, 1.5 MiB, P and R 1.0e-04 from ours"
     )
     assert table[1].endswith(f"other 1.2: failed: {ended}")
+
+
+def test_a_peer_ends_with_the_benchmark(tmp_path: Path) -> None:
+    """`make gpu` ends a benchmark that is out of time; the device is then another stage's."""
+    script, mark = tmp_path / "peer.py", tmp_path / "pid"
+    script.write_text(
+        "import os, sys, time\n"
+        "open(sys.argv[1] + '~', 'w').write(str(os.getpid()))\n"
+        "os.rename(sys.argv[1] + '~', sys.argv[1])\n"
+        "time.sleep(60)\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import gpu_peers\n"
+        f"gpu_peers._ended([sys.executable, {str(script)!r}, {str(mark)!r}], 60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as benchmark:
+        while not mark.exists() and benchmark.poll() is None:
+            time.sleep(0.05)
+        benchmark.terminate()
+        assert benchmark.wait(20) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)

@@ -44,11 +44,13 @@ def test_bytes_per_token() -> None:
     config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16)
     config._attn_implementation = "sdpa"
     plain = memory.bytes_per_token(config, 2, 512, all_layers=False)
-    assert plain == 2 * 1024 * 16
+    assert plain == 2 * (1024 * 16 + 512)  # with a row of the mask
     assert memory.bytes_per_token(config, 4, 512, all_layers=False) == 2 * plain
+    assert memory.bytes_per_token(config, 2, 4096, all_layers=False) == plain + 2 * (4096 - 512)
     assert memory.bytes_per_token(config, 2, 512, all_layers=True) == plain + 2 * 1024 * 24
     config._attn_implementation = "eager"  # holds the scores of every head
-    assert memory.bytes_per_token(config, 2, 512, all_layers=False) == plain + 2 * 2 * 16 * 512
+    scores = 2 * 2 * 16 * 512
+    assert memory.bytes_per_token(config, 2, 512, all_layers=False) == plain - 2 * 512 + scores
     assert memory.bytes_per_token(None, 4, 8, all_layers=False) > 0
     # roberta-large in bfloat16 on 16 GB: more than a sentence's batch, within the memory
     assert 20_000 < memory.token_budget(14 * GIB, plain) <= memory.MOST_TOKENS
@@ -66,9 +68,11 @@ class Device:
         def clear() -> None:
             self.cleared += 1
 
-        def on_the_cpu(made: encoder.Encoder, ids: Any, **options: Any) -> torch.Tensor:
+        def on_the_cpu(
+            made: encoder.Encoder, ids: Any, texts: torch.Tensor, **options: Any
+        ) -> torch.Tensor:
             packed = torch.empty(len(ids.ids), 32)
-            order = ids.lengths.argsort(descending=True).tolist()
+            order = texts[ids.lengths[texts].argsort(descending=True)].tolist()
             while order:
                 longest = int(ids.lengths[order[0]])
                 size = max(1, min(options["batch_size"], options["token_budget"] // longest))
@@ -79,7 +83,7 @@ class Device:
                 with monkeypatch.context() as inner:
                     inner.setattr(encoder.Encoder, "device", torch.device("cpu"))
                     packed[ids.rows(texts)] = encode(made, ids.select(texts))
-                options["progress"](len(texts))
+                options["progress"](self.batches[-1], len(texts))
             return packed
 
         monkeypatch.setattr(encoder.Encoder, "encode", on_the_cpu)
@@ -104,7 +108,7 @@ def test_running_out_of_memory_halves_the_batches(
     expected = score(CANDIDATES, REFERENCES, path, LAYER)
     limit = 2 * longest(path)
     made = BERTScorer(path, LAYER, cache_bytes=0)
-    told: list[int] = []
+    told: list[float] = []
     device = Device(monkeypatch, limit=limit)
     with caplog.at_level(logging.INFO, "flashbertscore"):
         found = made.score(CANDIDATES, REFERENCES)
@@ -117,7 +121,9 @@ def test_running_out_of_memory_halves_the_batches(
     assert max(device.batches) <= limit  # known from the last call
     tokens = made._encoder.tokenize(list(SENTENCES))
     memory._found.clear()
-    memory.encode(made._encoder, tokens, batch_size=64, progress=told.append)
+    memory.encode(
+        made._encoder, tokens, batch_size=64, progress=lambda _, texts: told.append(texts)
+    )
     assert sum(told) == len(SENTENCES)  # what is done again does not count twice
     memory._found.clear()
     encoder.clear_cache()

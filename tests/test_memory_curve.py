@@ -20,7 +20,7 @@ def peak():  # KiB; not ru_maxrss, which begins with that of the process that st
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 path, pairs, cache, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-corpus.WINDOW_CHARACTERS = 100_000
+corpus.PORTION_CHARACTERS = 100_000
 words = ["".join(random.Random(n).choices("abcdefgh", k=4)) for n in range(2000)]
 
 def texts(count):

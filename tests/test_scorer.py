@@ -236,17 +236,22 @@ def test_signature_pins_what_a_score_depends_on(tiny_model: TinyModel) -> None:
         {"idf": True},
         {"idf": {1: 1.0}},
         {"dtype": "bfloat16"},
+        {"embeddings_dtype": "bfloat16"},
+        {"long_documents": "window"},
+        {"long_documents": "window", "window": 256},
+        {"long_documents": "window", "stride": 64},
+        {"long_documents": "error"},
         {"all_layers": True},
         {"lang": "en", "rescale_with_baseline": True},
         {"lang": "en", "rescale_with_baseline": True, "baseline_path": "x"},
     ]
     texts |= {BERTScorer(path, LAYER, **options).signature for options in others}
     texts.add(BERTScorer(path, LAYER - 1).signature)
-    assert len(texts) == 8
+    assert len(texts) == 13
     base._tokenizer.model_max_length = 12
     assert base.signature not in texts
     assert f"model:{path}|" in base.signature
-    assert "|max_length:12|dtype:float32|" in base.signature
+    assert "|max_length:12|long:truncate|dtype:float32|embeddings:float32|" in base.signature
     assert base.signature == BERTScorer(path, LAYER, batch_size=1).signature.replace(":512", ":12")
 
 
@@ -288,7 +293,7 @@ def test_chunks_bound_what_is_held_and_change_nothing(
     weights = torch.rand(tokens.tokens_seen)
     expected = matching.score_pairs(loaded, tokens, corpus.pairs, weights)
     matched: list[int] = []
-    encoded: list[int] = []
+    encoded: list[float] = []
     original = matching._match
 
     def spy(embeddings: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -300,7 +305,12 @@ def test_chunks_bound_what_is_held_and_change_nothing(
         matched.clear()
         encoded.clear()
         got = matching.score_pairs(
-            loaded, tokens, corpus.pairs, weights, chunk_tokens=chunk, progress=encoded.append
+            loaded,
+            tokens,
+            corpus.pairs,
+            weights,
+            chunk_tokens=chunk,
+            progress=lambda _, texts: encoded.append(texts),
         )
         assert (got - expected).abs().max() < 1e-6
         assert sum(encoded) == len(corpus.texts)
@@ -318,11 +328,12 @@ class Watched:
         self.given: list[weakref.ref[Any]] = []
         self.alive: list[int] = []
 
-    def encode(self, tokens: Tokens, **_: Any) -> torch.Tensor:
+    def encode(self, tokens: Tokens, texts: torch.Tensor, **_: Any) -> torch.Tensor:
         gc.collect()
         self.alive.append(sum(reference() is not None for reference in self.given))
         values = np.random.default_rng(0).random((tokens.tokens_seen, 4), dtype=np.float32)
         self.given.append(weakref.ref(values))
+        assert len(texts)
         return torch.from_numpy(values)
 
 

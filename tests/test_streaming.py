@@ -24,9 +24,9 @@ TinyModel = Callable[[str], str]
 
 
 @pytest.fixture
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of two or three pairs, chunks of about one."""
-    monkeypatch.setattr(corpus, "WINDOW_CHARACTERS", 300)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portions of two or three pairs, chunks of about one."""
+    monkeypatch.setattr(corpus, "PORTION_CHARACTERS", 300)
     monkeypatch.setattr(matching, "CHUNK_TOKENS", 40)
     monkeypatch.setattr(matching, "_LEAST_CHUNK", 40)
 
@@ -37,9 +37,11 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = encoder.Encoder.encode
 
-    def spy(self: encoder.Encoder, ids: tokens.Tokens, **options: Any) -> torch.Tensor:
-        seen.append(len(ids))
-        return original(self, ids, **options)
+    def spy(
+        self: encoder.Encoder, ids: tokens.Tokens, texts: torch.Tensor, **options: Any
+    ) -> torch.Tensor:
+        seen.append(len(texts))
+        return original(self, ids, texts, **options)
 
     monkeypatch.setattr(encoder.Encoder, "encode", spy)
     return seen
@@ -77,9 +79,9 @@ def test_a_stream_gives_what_score_gives(options: dict[str, Any], tiny_model: Ti
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.usefixtures("small_windows")
+@pytest.mark.usefixtures("small_portions")
 @pytest.mark.parametrize("options", OPTIONS)
-def test_windows_change_no_score(options: dict[str, Any], tiny_model: TinyModel) -> None:
+def test_portions_change_no_score(options: dict[str, Any], tiny_model: TinyModel) -> None:
     path = tiny_model("bert")
     made = BERTScorer(path, LAYER, **options)
     found = made.score(CANDIDATES, REFERENCES)
@@ -97,7 +99,7 @@ def test_windows_change_no_score(options: dict[str, Any], tiny_model: TinyModel)
 def test_pairs_are_taken_when_they_are_needed(
     tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "WINDOW_CHARACTERS", 1000)
+    monkeypatch.setattr(corpus, "PORTION_CHARACTERS", 1000)
     made = BERTScorer(tiny_model("bert"), LAYER)
     taken = itertools.count()
     count = 0
@@ -282,8 +284,8 @@ def test_texts_with_the_same_ids_are_encoded_once(
     assert sum(encoded) == 2
 
 
-@pytest.mark.usefixtures("small_windows")
-def test_score_keeps_references_across_its_windows(
+@pytest.mark.usefixtures("small_portions")
+def test_score_keeps_references_across_its_portions(
     tiny_model: TinyModel, encoded: list[int]
 ) -> None:
     score(list(SENTENCES), ["snow on a boat"] * len(SENTENCES), tiny_model("bert"), LAYER)
@@ -347,7 +349,7 @@ def test_threads_may_share_a_scorer_whose_cache_is_small(tiny_model: TinyModel) 
     assert made._embeddings.size <= 8000
 
 
-@pytest.mark.usefixtures("small_windows")
+@pytest.mark.usefixtures("small_portions")
 def test_idf_over_an_iterator_is_that_of_the_list(tiny_model: TinyModel) -> None:
     path = tiny_model("bert")
     whole = BERTScorer(path, LAYER, idf=True, idf_sents=[*SENTENCES, *SENTENCES[:3]])
@@ -365,8 +367,8 @@ def test_idf_over_an_iterator_is_that_of_the_list(tiny_model: TinyModel) -> None
         BERTScorer(path, LAYER, idf=True, idf_sents=iter(["a", "b", None]))  # type: ignore[list-item]
 
 
-@pytest.mark.usefixtures("small_windows")
-def test_warnings_of_many_windows_are_one_of_each_kind(tiny_model: TinyModel) -> None:
+@pytest.mark.usefixtures("small_portions")
+def test_warnings_of_many_portions_are_one_of_each_kind(tiny_model: TinyModel) -> None:
     made = BERTScorer(tiny_model("bert"), LAYER)
     made._tokenizer.model_max_length = 8
     candidates = ["" if i % 5 == 0 else text for i, text in enumerate(CANDIDATES * 3)]
@@ -402,7 +404,7 @@ def test_the_bar_counts_every_text_and_tokens(
     made = BERTScorer(tiny_model("bert"), LAYER)
     made.score(CANDIDATES[:6], REFERENCES[:6])
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(corpus, "WINDOW_CHARACTERS", 300)
+    monkeypatch.setattr(corpus, "PORTION_CHARACTERS", 300)
     pairs = list(zip(CANDIDATES * 2, REFERENCES * 2, strict=True))
     list(made.score_stream(pairs, verbose=True, total=2 * len(pairs)))
     out, err = capsys.readouterr()
@@ -414,16 +416,15 @@ def test_the_bar_counts_every_text_and_tokens(
     assert f"{2 * len(CANDIDATES)}/{2 * len(CANDIDATES)}" in capsys.readouterr().err
 
 
-def test_the_bar_knows_the_tokens_of_what_is_encoded() -> None:
+def test_the_bar_counts_parts_of_texts(capsys: pytest.CaptureFixture[str]) -> None:
     progress = reports.Progress(bar=True, texts=4)
     progress.encoding()
-    ids = tokens.Tokens(
-        torch.arange(9), torch.tensor([0, 2, 9]), torch.tensor([2, 7]), torch.zeros(2).bool()
-    )
-    progress.chunk(ids)
-    progress.encoded(1)
-    assert progress._tokens + int(progress._lengths[progress._encoded]) == 7
-    progress.encoded(1)
-    progress.chunk(ids)
-    assert progress._tokens == 9
+    progress.encoded(7, 1 / 3)
+    assert progress._bar.n == 0.33
+    progress.encoded(2, 1 - 1 / 3)
+    assert (progress._bar.n, type(progress._bar.n)) == (1, int)
+    progress.portion(3)  # two of them were kept
+    progress.encoded(1, 1.0)
+    assert progress._bar.n == 4
     progress.close()
+    assert "4/4" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import transformers
 
 from flashbertscore import architectures, loading
 from flashbertscore.encoder import load
-from flashbertscore.tokens import Tokens, tokenize
+from flashbertscore.tokens import Tokens, ranges, tokenize
 from helpers import reference
 from helpers.record_token_ids import RECORDED, slow_ids
 from helpers.stress_texts import STRESS_TEXTS
@@ -199,3 +199,11 @@ def test_settings_in_the_configuration_prevail_over_tokenizer_json(tmp_path: Pat
     for path, same in ((DATA / "bert", True), (folder, False)):
         upper, lower = ids_of(loading.load_tokenizer(str(path)), ["The", "the"])
         assert (upper == lower) is same
+
+
+@pytest.mark.parametrize("scale", [1, 20_000])
+def test_ranges(scale: int) -> None:
+    starts, lengths = torch.tensor([7, 0, 3, 5]), torch.tensor([2, 0, 3, 1]) * scale
+    expected = [start + i for start, n in zip(starts, lengths, strict=True) for i in range(int(n))]
+    assert ranges(starts, lengths).tolist() == [int(x) for x in expected]
+    assert ranges(starts[:0], lengths[:0]).tolist() == []

@@ -1,5 +1,6 @@
 // Python module `_core`: turns addresses into views and calls the CPU entry. It only binds.
 #include "bindings/gradient.h"
+#include "core/interrupt.h"
 #include "core/validate.h"
 #include "core/views.h"
 #include "cpu/attention.h"
@@ -59,6 +60,12 @@ const fbs::Isa& chosen_isa() {
     return forced != nullptr && *forced != '\0' ? named_isa(forced) : fbs::best_isa();
 }
 
+// Whether a signal's handler has raised, as that of Ctrl-C does; then Python's error is set.
+bool has_signal() {
+    const py::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+}
+
 void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::TokenBatch& reference, fbs::index_t reference_rows,
                   std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
@@ -66,11 +73,14 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::bindings::AlignmentAddresses& alignment) {
     const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
     const fbs::Isa& isa = chosen_isa();
-    const py::gil_scoped_release unlocked;
-    fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
-    fbs::greedy_match(candidate, reference, list,
-                      {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)}, threads,
-                      isa, fbs::bindings::alignment_out(alignment));
+    try {
+        const py::gil_scoped_release unlocked;
+        fbs::Interrupt interrupt(&has_signal);
+        fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
+        fbs::greedy_match(candidate, reference, list,
+                          {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
+                          threads, isa, fbs::bindings::alignment_out(alignment));
+    } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
 }
 
 void match_backward(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,

@@ -2,6 +2,7 @@
 // competes with torch's own pool, and ThreadSanitizer sees every start and join.
 #pragma once
 
+#include "core/interrupt.h"
 #include "core/views.h"
 
 #include <algorithm>
@@ -25,7 +26,9 @@ void run_workers(int threads, const Body& body) {
     }
     std::exception_ptr failure;
     std::mutex failure_mutex;
+    Interrupt* const interrupt = Interrupt::current();
     const auto guarded = [&](int worker) {
+        Interrupt::current() = interrupt;
         try {
             body(worker);
         } catch (...) {

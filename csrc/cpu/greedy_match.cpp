@@ -26,6 +26,9 @@ namespace {
 template <class T>
 constexpr T kNothing = -std::numeric_limits<T>::infinity();
 
+// Some milliseconds of work.
+constexpr index_t kTilesBetweenChecks = 64;
+
 // What one thread needs, grown on demand and kept between pairs.
 template <class T, class S>
 struct Workspace {
@@ -159,6 +162,7 @@ void Matcher<T, S>::run(int threads) {
     run_workers(workers, [&](int worker) {
         Workspace<T, S>& space = spaces[static_cast<std::size_t>(worker)];
         for (index_t begin, end; queue.take(begin, end);) {
+            check_interrupt();
             for (index_t i = begin; i < end; ++i) {
                 const index_t p = pair(i);
                 if (shared_by_all(work(p), all_work, workers)) { continue; }
@@ -262,6 +266,7 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
                 space.columns = column + columns;
             }
             for (index_t tile = 0; tile < tiles; ++tile) { // of equal size, or one row apart
+                if (tile % kTilesBetweenChecks == 0) { check_interrupt(); }
                 const index_t row = begin + (end - begin) * tile / tiles;
                 const index_t count = begin + (end - begin) * (tile + 1) / tiles - row;
                 candidate_.read(c, row + count);

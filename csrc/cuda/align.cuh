@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(ALIGN_THREADS) align(Problem problem, Real uns
             }
         };
         const AlignmentOut& out = problem.alignment;
-        // Padded documents have all their rows, packed ones no others than `n` and `m`.
-        const index_t n = problem.tasks == nullptr ? problem.x.width : task.n;
-        const index_t m = problem.tasks == nullptr ? problem.y.width : task.m;
+        // Padded documents have all their rows, packed ones (of width 0) no others than the task.
+        const index_t n = problem.x.width != 0 ? problem.x.width : task.n;
+        const index_t m = problem.y.width != 0 ? problem.y.width : task.m;
         write(problem.x, task.x_first, task.n, n, task.keys, out.candidate_index + task.x_out,
               static_cast<Real*>(out.candidate_similarity) + task.x_out);
         write(problem.y, task.y_first, task.m, m, task.keys + task.n,

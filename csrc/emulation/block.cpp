@@ -2,6 +2,7 @@
 // hardware's, not the program's. Accesses of the program itself are in device.h, instrumented.
 #include "block.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -96,11 +97,19 @@ struct Grid {
     bool deadlock = false;
     const char* complaint = nullptr; // the first one
     Fiber host;
-    char order = 0; // end of all blocks
+    char begin = 0, order = 0; // of all blocks; end of all blocks
 };
 
 thread_local Grid* grid = nullptr;
-thread_local std::vector<std::unique_ptr<Thread>> pool; // stacks serve one launch after another
+// Threads serve one launch after another, which comes after it; under ThreadSanitizer, for which
+// it is dear to make them, not one block after another, which does not: the first blocks of a
+// launch have theirs, the others make new ones.
+#if defined(FLASHBERTSCORE_TSAN)
+constexpr std::int64_t KEPT_BLOCKS = 4;
+#else
+constexpr std::int64_t KEPT_BLOCKS = 0;
+#endif
+thread_local std::vector<std::unique_ptr<Thread>> pools[KEPT_BLOCKS + 1];
 
 // Lets the next thread of the ring run.
 void yield() {
@@ -148,6 +157,7 @@ void arrive(Warp& warp, Combine operation, bool ordering) {
 
 void thread_entry(void* argument) {
     auto* thread = static_cast<Thread*>(argument);
+    acquire_order(&grid->begin);
     (*grid->kernel)();
     release_order(&grid->order);
     thread->done = true;
@@ -170,6 +180,10 @@ void thread_entry(void* argument) {
 }
 
 void run_block() {
+    auto& pool = pools[std::min(grid->block, KEPT_BLOCKS)];
+    while (static_cast<int>(pool.size()) < grid->threads) {
+        pool.push_back(std::make_unique<Thread>());
+    }
     grid->barrier = Barrier{};
     for (Warp& warp : grid->warps) warp.barrier = Barrier{};
     grid->alive = grid->threads;
@@ -187,7 +201,7 @@ void run_block() {
     grid->last = pool[grid->threads - 1].get();
     grid->current = pool[0].get();
     Fiber::switch_to(grid->host, grid->current->fiber);
-    for (int i = 0; i < grid->threads; ++i) pool[i]->fiber.finish();
+    for (int i = 0; i < grid->threads && grid->block >= KEPT_BLOCKS; ++i) pool[i]->fiber.finish();
 }
 
 } // namespace
@@ -202,8 +216,8 @@ void launch(std::int64_t blocks, int threads, std::size_t shared_bytes,
     state.blocks = blocks;
     state.threads = threads;
     state.warps.resize(threads / WARP);
-    while (static_cast<int>(pool.size()) < threads) pool.push_back(std::make_unique<Thread>());
     state.host.adopt_caller();
+    release_order(&state.begin);
     grid = &state;
     // All blocks keep their shared memory to the end, so that none is ordered after another by
     // the allocator.

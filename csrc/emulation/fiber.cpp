@@ -82,7 +82,6 @@ void Fiber::adopt_caller() {
 }
 
 void Fiber::start(void (*entry)(void*), void* argument) {
-    finish();
     if (stack_ == nullptr) {
         void* memory = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -94,7 +93,7 @@ void Fiber::start(void (*entry)(void*), void* argument) {
     entry_ = entry;
     argument_ = argument;
 #if defined(FLASHBERTSCORE_TSAN)
-    sanitizer_fiber_ = __tsan_create_fiber(0);
+    if (sanitizer_fiber_ == nullptr) sanitizer_fiber_ = __tsan_create_fiber(0);
 #endif
 #if defined(__x86_64__)
     auto* top = reinterpret_cast<std::uintptr_t*>(stack_ + STACK_BYTES);

@@ -17,9 +17,10 @@ class Fiber {
     Fiber& operator=(const Fiber&) = delete;
     ~Fiber();
 
-    // Makes the fiber run `entry(argument)` when it is first switched to. `entry` must not return.
+    // Makes the fiber run `entry(argument)` when it is next switched to. `entry` must not return.
+    // Again for a fiber whose entry has ended: to the sanitizer it is the same thread.
     void start(void (*entry)(void*), void* argument);
-    // To be called when the fiber has ended: tells the sanitizer.
+    // Of a fiber that has ended: what is started next is another thread to the sanitizer.
     void finish();
     // Suspends the fiber `from` (the one that runs) and resumes `to`.
     static void switch_to(Fiber& from, Fiber& to);

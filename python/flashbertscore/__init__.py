@@ -14,11 +14,14 @@ if importlib.util.find_spec("torch") is not None:
     from flashbertscore.encoder import clear_cache
     from flashbertscore.ops import build_info, isa, isas
     from flashbertscore.scorer import BERTScorer, plot_example, score
-    from flashbertscore.tokens import TextError
+    from flashbertscore.storage import StorageError
+    from flashbertscore.tokens import LongTextError, TextError
 
     __all__ += [
         "BERTScorer",
+        "LongTextError",
         "PairScores",
+        "StorageError",
         "TextError",
         "build_info",
         "clear_cache",

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from flashbertscore import idf, inputs, matrix, memory
+from flashbertscore.coverage import NOTHING, Coverage, TextScores
 from flashbertscore.matrix import Side
+from flashbertscore.storage import Storage
 from flashbertscore.tokens import TextError
 
 if TYPE_CHECKING:
@@ -37,11 +39,14 @@ class Choice:
         index: int64 [G], the hypothesis with the highest expected utility; of equals the first.
         utility: float32 [G], its expected utility.
         expected: expected utility of every hypothesis, float32 [n] for each group of n.
+        coverage: tokens seen and total of every hypothesis, one group after another, as candidate
+            and as reference.
     """
 
     index: Tensor
     utility: Tensor
     expected: list[Tensor]
+    coverage: Coverage
 
 
 class Method(NamedTuple):
@@ -52,12 +57,14 @@ class Method(NamedTuple):
         weights: token id to IDF weight; None for none.
         baseline: of P, R and F1, [3], or [L, 1, 3] with all layers; None for raw scores.
         batch_size: most texts that go through the model at once.
+        storage: where embeddings lie.
     """
 
     encoder: Encoder
     weights: Mapping[int, float] | None
     baseline: Tensor | None
     batch_size: int
+    storage: Storage = Storage()
 
     def tokenize(self, texts: list[str], places: Sequence[str]) -> tuple[Tokens, Tensor]:
         """Ids and token weights of texts; warns of those that are cut or have no token.
@@ -98,7 +105,12 @@ class Method(NamedTuple):
             TextError: the model fails on a text, which `places` names.
         """
         try:
-            embeddings = memory.encode(self.encoder, tokens, batch_size=self.batch_size)
+            embeddings = memory.encode(
+                self.encoder,
+                tokens,
+                batch_size=self.batch_size,
+                allocate=self.storage.allocate,
+            )
         except TextError as error:
             raise _named(error, places) from error.__cause__
         return embeddings if embeddings.dim() == 3 else embeddings[None]
@@ -123,7 +135,7 @@ class Method(NamedTuple):
 
 def _named(error: TextError, places: Sequence[str]) -> TextError:
     """The error with what the text is called: of a grid there is no one candidate to number."""
-    return error if error.index is None else TextError(f"{places[error.index]}: {error}")
+    return error if error.index is None else type(error)(f"{places[error.index]}: {error}")
 
 
 def _warn(message: str) -> None:
@@ -131,10 +143,10 @@ def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=5)
 
 
-def score_matrix(method: Method, cands: Any, refs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def score_matrix(method: Method, cands: Any, refs: Any) -> TextScores:
     """Score every candidate with every reference; see ``BERTScorer.score_matrix``."""
     candidates, references = inputs.read_texts(cands, "cands"), inputs.read_texts(refs, "refs")
-    layers = 1
+    layers, coverage = 1, NOTHING
     if candidates and references:
         texts, rows, columns, grid = _distinct(candidates, references)
         places = _places(candidates, references, texts)
@@ -146,14 +158,14 @@ def score_matrix(method: Method, cands: Any, refs: Any) -> tuple[Tensor, Tensor,
             for i, layer in enumerate(embeddings)
         ]
         scores = torch.stack(parts, dim=1)
+        coverage = Coverage(tokens.coverage[rows], tokens.coverage[columns + grid.start])
     else:
         if method.encoder.all_layers:
             layers = method.encoder.depth
         scores = torch.empty(3, layers, len(candidates), len(references))
     if not method.encoder.all_layers:
         scores = scores[:, 0]
-    precision, recall, f1 = scores
-    return precision, recall, f1
+    return TextScores.of(scores.movedim(0, -1), coverage)
 
 
 class _Grid(NamedTuple):
@@ -233,7 +245,8 @@ def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice:
     best = [values.nan_to_num(-torch.inf).argmax() for values in expected]
     index = torch.stack(best) if best else torch.empty(0, dtype=torch.int64)
     chosen_utility = [values[i] for values, i in zip(expected, index.tolist(), strict=True)]
-    return Choice(index, torch.tensor(chosen_utility), expected)
+    every = torch.cat([tokens.coverage[texts] for texts in numbers] or [NOTHING.candidates])
+    return Choice(index, torch.tensor(chosen_utility), expected, Coverage(every, every))
 
 
 def _read_groups(hypotheses: Any) -> list[list[str]]:

@@ -112,6 +112,35 @@ def position_limit(model: nn.Module) -> int | None:
     return None
 
 
+def depends_on_longest(model: Any) -> bool:
+    """Whether a text's embeddings depend on how long the longest text of its batch is.
+
+    BigBird attends to blocks, and fully where no text of a batch is long enough for that.
+    """
+    config = getattr(model, "config", None)
+    return (
+        getattr(config, "model_type", None) == "big_bird"
+        and getattr(config, "attention_type", None) == "block_sparse"
+    )
+
+
+def keep_block_sparse(model: Any) -> None:
+    """Undo before every batch what BigBird does for good at the first short one.
+
+    From then on it would attend fully, also to long texts: scores would depend on what came before.
+    """
+    if depends_on_longest(model):
+        model.register_forward_pre_hook(_attend_as_length_asks, with_kwargs=True)
+
+
+def _attend_as_length_asks(model: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    ids = given[0] if given else named["input_ids"]
+    # As BigBirdModel.forward has it: first, last and sliding blocks, and twice the random ones.
+    shortest = (5 + 2 * model.config.num_random_blocks) * model.config.block_size
+    is_long = ids.shape[1] > shortest
+    model.set_attention_type("block_sparse" if is_long else "original_full")
+
+
 class _Hidden(NamedTuple):
     last_hidden_state: torch.Tensor
     hidden_states: tuple[torch.Tensor]

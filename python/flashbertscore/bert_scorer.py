@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from flashbertscore import (
     baselines,
     corpus,
@@ -23,29 +21,39 @@ from flashbertscore import (
     signature,
 )
 from flashbertscore.comparisons import Comparisons
+from flashbertscore.coverage import Coverage, TextScores
 from flashbertscore.embeddings import EmbeddingCache
 from flashbertscore.pipeline import Pipeline
 from flashbertscore.settings import Idf, Path, Settings
+from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    import torch
     from typing_extensions import Self
 
     from flashbertscore.encoder import Encoder
 
-_Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _Texts = Sequence[str]
 _References = Sequence[str] | Sequence[Sequence[str]]
 _Pair = tuple[str, str | Sequence[str]]
 
 
-class PairScores(NamedTuple):
-    """Precision, recall and F1 of one candidate; with all layers, a list of L numbers each."""
-
+class _PairScores(NamedTuple):
     precision: float
     recall: float
     f1: float
+
+
+class PairScores(_PairScores):
+    """Precision, recall and F1 of one candidate; with all layers, a list of L numbers each.
+
+    Attributes:
+        coverage: tokens seen and total of the candidate and its references.
+    """
+
+    coverage: Coverage
 
 
 class BERTScorer(Settings, Comparisons):
@@ -53,7 +61,7 @@ class BERTScorer(Settings, Comparisons):
 
     Attributes:
         tokens_seen: tokens of the distinct texts of the last call that were scored (of a large
-            call distinct in each of its windows).
+            call distinct in each of its portions).
         tokens_total: tokens that those texts have; more than `tokens_seen` where texts were longer
             than the model takes.
 
@@ -80,6 +88,11 @@ class BERTScorer(Settings, Comparisons):
         revision: str | None = None,
         cache_bytes: int | None = None,
         compile: bool = False,  # noqa: A002 - the name of what it asks for
+        long_documents: str = "truncate",
+        window: int | None = None,
+        stride: int | None = None,
+        embeddings_dtype: str | torch.dtype | None = None,
+        max_memory: int | None = None,
     ) -> None:
         """Load the model; see `score` for the arguments and for what is raised.
 
@@ -105,6 +118,11 @@ class BERTScorer(Settings, Comparisons):
                 is kept between calls, as a model needs whose weights change in place: that is not
                 noticed. `close` frees it.
             compile: see `score`.
+            long_documents: see `score`.
+            window: see `score`.
+            stride: see `score`.
+            embeddings_dtype: see `score`.
+            max_memory: see `score`.
         """
         pipeline.need_language(lang, model_type, rescale=rescale_with_baseline)
         self.device = pipeline.as_device(device)
@@ -125,6 +143,9 @@ class BERTScorer(Settings, Comparisons):
         )
         self._model = self._loaded.model
         self._tokenizer = self._loaded.own_tokenizer()
+        self._documents = (long_documents, window, stride)
+        self._storage = make_storage(embeddings_dtype, max_memory)
+        self._loaded.for_documents(*self._documents)  # what does not fit the model is said now
         self._idf_dict: Idf | None = idf if isinstance(idf, Mapping) and idf else None
         if idf_sents is not None and self._idf_dict is None:
             self.compute_idf(idf_sents)
@@ -144,8 +165,10 @@ class BERTScorer(Settings, Comparisons):
             revision=current.revision,
             tokenizer=type(current.tokenizer).__name__,
             max_length=current.max_length,
+            long=str(current.windows or current.long_documents),
             layer=None if self.all_layers else self.num_layers,
             dtype=precision.resolve(self._dtype, self.device).name,
+            embeddings=precision.name_of(self._storage.dtype or current.dtype),
             form=current.form,
             idf=("given" if isinstance(self.idf, Mapping) else "yes") if self.idf else "no",
             baseline=custom if self.rescale_with_baseline else "no",
@@ -159,8 +182,8 @@ class BERTScorer(Settings, Comparisons):
         if self._idf_dict is not None:
             warnings.warn("Overwriting the previous importance weights.", stacklevel=2)
         items = (inputs.Item(text, [text]) for text in inputs.each_text(sents, "sents"))
-        windows = corpus.windows(items, source=corpus.SENTENCES)
-        self._idf_dict, _ = pipeline.count_idf(self._encoder, windows)
+        portions = corpus.portions(items, source=corpus.SENTENCES)
+        self._idf_dict, _ = pipeline.count_idf(self._encoder, portions)
 
     def score(
         self,
@@ -169,7 +192,7 @@ class BERTScorer(Settings, Comparisons):
         verbose: bool = False,
         batch_size: int | None = None,
         return_hash: bool = False,
-    ) -> _Triple | tuple[_Triple, str]:
+    ) -> TextScores | tuple[TextScores, str]:
         """Score candidates against references; see the function `score`.
 
         Args:
@@ -187,15 +210,14 @@ class BERTScorer(Settings, Comparisons):
         progress = reports.Progress(messages=verbose, bar=verbose, texts=inputs.texts_of(items))
         progress.say("calculating scores...")
         run, baseline = self._prepare(batch_size, progress)
-        scores = run.collect(corpus.windows(items, several=several), len(items))
+        scores, coverage = run.collect(corpus.portions(items, several=several), len(items))
         self._take_note(run.notices)
         run.notices.warn(2)
         if baseline is not None:
             scores = matching.rescale(scores, baseline)
         progress.done(inputs.pairs_of(items))
-        return (
-            (pipeline.as_triple(scores), self.hash) if return_hash else pipeline.as_triple(scores)
-        )
+        found = TextScores.of(scores, coverage)
+        return (found, self.hash) if return_hash else found
 
     def score_stream(
         self,
@@ -207,7 +229,7 @@ class BERTScorer(Settings, Comparisons):
     ) -> Iterator[PairScores]:
         """Score any number of pairs in bounded memory, lazily and in order.
 
-        Pairs are taken from `pairs` in windows of about a million characters, and one result comes
+        Pairs are taken from `pairs` in portions of about a million characters, and one result comes
         out for each. Where taking a pair, the tokenizer or the model fails, the results of all
         pairs before it come out first. The numbers are those of `score`.
 
@@ -230,18 +252,21 @@ class BERTScorer(Settings, Comparisons):
         """
         items = inputs.read_pairs(pairs)
         run, baseline = self._prepare(batch_size, reports.Progress(bar=verbose, texts=total))
-        return self._stream(run, corpus.windows(items, source=corpus.PAIRS), baseline)
+        return self._stream(run, corpus.portions(items, source=corpus.PAIRS), baseline)
 
     def _stream(
-        self, run: Pipeline, windows: Iterator[corpus.Corpus], baseline: torch.Tensor | None
+        self, run: Pipeline, portions: Iterator[corpus.Corpus], baseline: torch.Tensor | None
     ) -> Iterator[PairScores]:
         try:
-            for raw in run.run(windows, candidates=None):
+            for raw, coverage in run.run(portions, candidates=None):
                 self._take_note(run.notices)
                 run.notices.warn(2, again=False)
                 scores = raw if baseline is None else matching.rescale(raw, baseline)
                 columns = (x.movedim(-1, 0).tolist() for x in scores.unbind(-1))
-                yield from map(PairScores, *columns)
+                for row, seen in zip(zip(*columns, strict=True), coverage.each(), strict=True):
+                    found = PairScores(*row)
+                    found.coverage = seen
+                    yield found
         except GeneratorExit:
             raise
         except BaseException:
@@ -262,6 +287,7 @@ class BERTScorer(Settings, Comparisons):
             encoder=current,
             weights=self._idf_dict if self.idf else None,
             batch_size=self.batch_size if batch_size is None else batch_size,
+            storage=self._storage,
             cache=self._embeddings if self._embeddings.capacity else None,
             progress=progress,
             notices=reports.Notices(current.max_length),
@@ -357,7 +383,8 @@ class BERTScorer(Settings, Comparisons):
         if self._loaded is None:
             msg = "this BERTScorer is closed"
             raise ValueError(msg)
-        return self._loaded.with_parts(self._model, self._tokenizer, all_layers=self.all_layers)
+        parts = self._loaded.with_parts(self._model, self._tokenizer, all_layers=self.all_layers)
+        return parts.for_documents(*self._documents)
 
 
 def load(

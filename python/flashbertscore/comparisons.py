@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from flashbertscore.coverage import TextScores
     from flashbertscore.encoder import Encoder
+    from flashbertscore.storage import Storage
 
 
 class Comparisons:
@@ -19,6 +21,7 @@ class Comparisons:
 
     _idf_dict: Mapping[int, float] | None
     batch_size: int
+    _storage: Storage
     if TYPE_CHECKING:  # of the scorer
 
         @property
@@ -30,9 +33,7 @@ class Comparisons:
         @property
         def baseline_vals(self) -> Tensor: ...  # noqa: D102
 
-    def score_matrix(
-        self, cands: Sequence[str], refs: Sequence[str]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def score_matrix(self, cands: Sequence[str], refs: Sequence[str]) -> TextScores:
         """Score every candidate with every reference; each distinct text is encoded once.
 
         The embeddings of all texts are held. Where both are the same texts, half the pairs are
@@ -44,7 +45,7 @@ class Comparisons:
 
         Returns:
             (P, R, F1), float32 [C, R] on the CPU, or [L, C, R] with all layers; rescaled if the
-            scorer rescales.
+            scorer rescales. `coverage` tells how much of each text was scored.
 
         Raises:
             TypeError: a text is not a str; names the argument and index.
@@ -126,4 +127,5 @@ class Comparisons:
             self._idf_dict if self.idf else None,
             self.baseline_vals if self.rescale_with_baseline else None,
             self.batch_size,
+            self._storage,
         )

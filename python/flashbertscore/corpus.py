@@ -1,4 +1,4 @@
-"""Candidates and references as numbered texts and pairs, in windows of a bounded size."""
+"""Candidates and references as numbered texts and pairs, in portions of a bounded size."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from flashbertscore.coverage import Coverage
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from flashbertscore.inputs import Item
+    from flashbertscore.tokens import Tokens
 
-# What the texts of a window have: characters, and what a text costs whatever its length. A million
+# What the texts of a portion have: characters, and what a text costs whatever its length. A million
 # are some 250,000 tokens of English: enough to find texts of equal length in, and two megabytes.
-WINDOW_CHARACTERS = 1_000_000
+PORTION_CHARACTERS = 1_000_000
 _TEXT = 32
 
 
@@ -82,6 +85,12 @@ class Corpus:
             return item, self._candidate(item)
         return item, self._reference(item, which)
 
+    def coverage(self, tokens: Tokens) -> Coverage:
+        """Return how much of each candidate and reference is in `tokens`, the ids of the texts."""
+        of_text = tokens.coverage
+        _, which = self._items()
+        return Coverage(of_text[self.pairs[which == 0, 0]], of_text[self.references], self.sizes)
+
     def head(self, items: int) -> Corpus | None:
         """Return the first items as a corpus of their own; None for none of them."""
         if items == 0:
@@ -112,7 +121,7 @@ class Corpus:
         return name.format(item + self.first, which)
 
 
-def windows(
+def portions(
     items: Iterable[Item], *, source: Source = ARGUMENTS, several: bool = False
 ) -> Iterator[Corpus]:
     """Cut items into runs of a bounded number of characters, each at least one item long.
@@ -136,7 +145,7 @@ def windows(
         if item is not None:
             taken.append(item)
             size += _size(item)
-        if taken and (item is None or size >= WINDOW_CHARACTERS):
+        if taken and (item is None or size >= PORTION_CHARACTERS):
             yield gather(taken, source=source, several=several, first=first)
             first, size, taken = first + len(taken), 0, []
         if failure is not None:
@@ -145,11 +154,11 @@ def windows(
             return
 
 
-def fit_one_window(items: Iterable[Item]) -> bool:
-    """Whether `windows` makes no more than one of these items."""
+def fit_one_portion(items: Iterable[Item]) -> bool:
+    """Whether `portions` makes no more than one of these items."""
     size = 0
     for item in items:
-        if size >= WINDOW_CHARACTERS:
+        if size >= PORTION_CHARACTERS:
             return False
         size += _size(item)
     return True

@@ -210,39 +210,28 @@ class Shelf:
             self._cache.put(chosen, lengths, embeddings, rows, candidates=candidates)
 
 
-def merge(tokens: Tokens, places: Sequence[Place | None], fresh: torch.Tensor) -> torch.Tensor:
-    """Return the embeddings of texts of which some are kept.
+def fill(packed: torch.Tensor, tokens: Tokens, places: Sequence[Place | None]) -> None:
+    """Write the embeddings of texts that are kept to where they belong.
 
     Args:
+        packed: [..., T, D], packed as `tokens` are; rows of texts that are not kept stay.
         tokens: the texts.
-        places: where each is kept, None for those in `fresh`.
-        fresh: [..., t, D], the embeddings of the others, in their order.
-
-    Returns:
-        [..., T, D], packed as `tokens` are.
+        places: where each is kept, None for those that are not.
     """
     parts: dict[int, tuple[torch.Tensor, list[int], list[int]]] = {}
-    new = [text for text, place in enumerate(places) if place is None]
     for text, place in enumerate(places):
         if place is not None:
             rows, first = place
             _, texts, starts = parts.setdefault(id(rows), (rows, [], []))
             texts.append(text)
             starts.append(first)
-    if not parts:
-        return fresh
-    kept = next(iter(parts.values()))[0]
-    merged = kept.new_empty(*kept.shape[:-2], len(tokens.ids), kept.shape[-1])
-    if new and fresh.shape[-2]:  # without a token their size D is not that of the others
-        merged.index_copy_(-2, to_device(tokens.rows(torch.tensor(new)), merged.device), fresh)
     lengths = tokens.lengths
     for rows, texts, starts in parts.values():
         chosen = torch.tensor(texts)
         source = ranges(torch.tensor(starts), lengths[chosen])
         into = tokens.rows(chosen)
-        merged.index_copy_(
+        packed.index_copy_(
             -2,
-            to_device(into, merged.device),
-            rows.index_select(-2, to_device(source, merged.device)),
+            to_device(into, packed.device),
+            rows.index_select(-2, to_device(source, rows.device)).to(packed.device),
         )
-    return merged

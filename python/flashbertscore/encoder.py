@@ -15,11 +15,12 @@ import torch
 
 from flashbertscore import architectures, attention, layers, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
-from flashbertscore.tokens import Tokens, tokenize
+from flashbertscore.tokens import LongTextError, Tokens, special_around, tokenize
 from flashbertscore.transfer import to_device
+from flashbertscore.windows import POLICIES, Pieces, Windows, cut, make_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "CACHE_SIZE",
@@ -65,6 +66,8 @@ class Encoder:
         revision: commit of the Hub that the files are from; None for a folder.
         tf32: whether float32 products on CUDA may be rounded to TF32.
         compiled: whether the model went through torch.compile.
+        long_documents: what happens to a text longer than the model takes, see `for_documents`.
+        windows: how such texts are cut, None where they are not.
     """
 
     name: str
@@ -75,12 +78,20 @@ class Encoder:
     revision: str | None
     tf32: bool = False
     compiled: bool = False
+    long_documents: str = "truncate"
+    windows: Windows | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's, and so that of the embeddings."""
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
 
     @property
     def form(self) -> str:
@@ -122,6 +133,33 @@ class Encoder:
             all_layers=all_layers,
         )
 
+    def for_documents(
+        self, long_documents: str, window: int | None = None, stride: int | None = None
+    ) -> Encoder:
+        """Return an encoder that does to texts longer than the model takes what is asked for.
+
+        Args:
+            long_documents: "truncate", "window" or "error", see `flashbertscore.score`.
+            window: see `flashbertscore.windows.make_windows`.
+            stride: see there.
+
+        Raises:
+            TypeError, ValueError: an argument is none of these, or does not fit the model; names
+                the argument.
+        """
+        if long_documents not in POLICIES:
+            msg = f"long_documents: expected one of {', '.join(POLICIES)}, got {long_documents!r}"
+            raise ValueError(msg)
+        if long_documents == "window":
+            special = special_around(self.tokenizer)
+            windows = make_windows(self.max_length, special, window, stride)
+            return replace(self, long_documents=long_documents, windows=windows)
+        for name, value in (("window", window), ("stride", stride)):
+            if value is not None:
+                msg = f"{name}: expected None without long_documents='window', got {value}"
+                raise ValueError(msg)
+        return replace(self, long_documents=long_documents, windows=None)
+
     def own_tokenizer(self) -> Any:
         """Return a copy of the tokenizer whose settings others do not see."""
         return copy.copy(self.tokenizer)
@@ -137,84 +175,111 @@ class Encoder:
         return slice(own[0], own[-1] + 1) if own else slice(0, 0)
 
     def tokenize(self, texts: list[str]) -> Tokens:
-        """Return the ids of `texts` (see `flashbertscore.tokens.tokenize`)."""
-        return tokenize(
-            texts, self.tokenizer, prefix_space=self.prefix_space, max_length=self.max_length
-        )
+        """Return the ids of `texts` (see `flashbertscore.tokens.tokenize`).
+
+        Raises:
+            LongTextError: with long_documents="error", for the first text that is too long.
+        """
+        limit = self.max_length if self.windows is None else None
+        tokens = tokenize(texts, self.tokenizer, prefix_space=self.prefix_space, max_length=limit)
+        if self.long_documents == "error" and bool(tokens.cut.any()):
+            text = int(tokens.cut.nonzero()[0])
+            msg = (
+                f"expected at most {limit} tokens, what the model takes, got "
+                f"{int(tokens.totals[text])} (long_documents='window' scores longer texts)"
+            )
+            raise LongTextError(msg, text)
+        return tokens
 
     def encode(
         self,
         tokens: Tokens,
+        texts: torch.Tensor | None = None,
         *,
         batch_size: int = 64,
         token_budget: int = TOKEN_BUDGET,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int, float], object] | None = None,
+        allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Return the embedding of every token, packed as `tokens` packs the ids.
 
-        Texts go through the model sorted by length, so that little of a batch is padding.
+        Texts, and windows of long ones, go through the model sorted by length, so that little of a
+        batch is padding.
 
         Args:
             tokens: ids of n texts.
-            batch_size: most texts of a batch.
+            texts: int64 [k], those to encode; None: all. The rows of others are left as they are.
+            batch_size: most texts or windows of a batch.
             token_budget: most tokens of a batch, padding included; one text may have more.
-            progress: called with the number of texts of each batch that is done.
+            progress: called for each batch that is done, with its tokens and with the texts that
+                they make (a window is a part of one).
+            allocate: returns the memory of the result, given its shape and a batch of embeddings;
+                None: `batch.new_empty(shape)`.
 
         Returns:
             [T, D], or [L, T, D] with `all_layers` (L = layers + 1, the first the embedding layer);
-            of the model's dtype, on its device. D is 1 where there is no token at all (empty texts,
-            for a model without special tokens).
+            as `allocate` makes it, or of the model's dtype and on its device. D is 1 where there is
+            no token to encode (empty texts, for a model without special tokens).
         """
         packed: torch.Tensor | None = None
         allocating = threading.Lock()
 
-        def embed(texts: torch.Tensor) -> torch.Tensor:
+        def embed(part: Pieces) -> Pieces:
             nonlocal packed
-            hidden = self._forward(tokens, texts)
+            hidden = self._forward(tokens, part)
             with allocating:
                 if packed is None:
-                    packed = hidden.new_empty(*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1])
+                    shape = [*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1]]
+                    packed = hidden.new_empty(shape) if allocate is None else allocate(shape, hidden)
             # By the thread that computed it: an operation that torch shares among its threads leaves
             # them waiting in a loop for the next, on the cores that the other batch needs.
-            packed[..., to_device(tokens.rows(texts), hidden.device), :] = hidden
-            return texts
+            rows = to_device(part.targets(), packed.device)
+            packed.index_copy_(-2, rows, hidden.to(packed.device, packed.dtype))
+            return part
 
-        for texts in self._each(embed, batches(tokens.lengths, batch_size, token_budget)):
+        pieces = cut(tokens, self.windows, torch.arange(len(tokens)) if texts is None else texts)
+        batch_size = self._most_texts(batch_size)
+        parts = map(pieces.select, batches(pieces.lengths, batch_size, token_budget))
+        for part in self._each(embed, parts):
             if progress is not None:
-                progress(len(texts))
+                progress(int(part.sizes.sum()), float(part.share.sum()))
         if packed is None:
             states = [self.depth] if self.all_layers else []
             return torch.empty(*states, 0, 1, device=self.device)
         return packed
 
+    def _most_texts(self, batch_size: int) -> int:
+        """Return `batch_size`, or 1 for a model that treats a text by the longest beside it."""
+        return min(batch_size, 1) if architectures.depends_on_longest(self.model) else batch_size
+
     def _each(
-        self, embed: Callable[[torch.Tensor], torch.Tensor], parts: Iterator[torch.Tensor]
-    ) -> Iterator[torch.Tensor]:
-        """Call `embed` with each part of the texts, and yield what it returns, in order."""
+        self, embed: Callable[[Pieces], Pieces], parts: Iterator[Pieces]
+    ) -> Iterator[Pieces]:
+        """Call `embed` with each part of the pieces, and yield what it returns, in order."""
         first = list(itertools.islice(parts, 2))
         with _handing_out:
             threads = torch.get_num_threads()
         if threads < 2 or len(first) < 2 or not self._side_by_side:
-            for texts in itertools.chain(first, parts):
-                yield embed(texts)
+            for part in itertools.chain(first, parts):
+                yield embed(part)
             return
         ready = threading.Barrier(3)
         share = threads // 2, ready
         with ThreadPoolExecutor(2, initializer=_share_threads, initargs=share) as pool:
-            running = deque[Future[torch.Tensor]]()
+            running = deque[Future[Pieces]]()
             # What a thread sets is also what later ones of the process start with: until both have.
             with _handing_out:
                 try:
-                    for texts in first:
-                        running.append(pool.submit(embed, texts))
+                    for part in first:
+                        running.append(pool.submit(embed, part))
                     ready.wait()
                 except BaseException:
                     ready.abort()  # a thread that waits for one that could not be started
                     raise
                 finally:
                     torch.set_num_threads(threads)
-            for texts in parts:
-                running.append(pool.submit(embed, texts))
+            for part in parts:
+                running.append(pool.submit(embed, part))
                 if len(running) > 2:  # one waits, so that no thread does
                     yield running.popleft().result()
             for one in running:
@@ -230,19 +295,20 @@ class Encoder:
         on_cpu = self.device.type == "cpu"
         return on_cpu and not self.all_layers and attention.served_layers(self.model) > 0
 
-    def _forward(self, tokens: Tokens, texts: torch.Tensor) -> torch.Tensor:
-        """Return [t, D] or [L, t, D], the t tokens of `texts` one text after another."""
-        lengths = tokens.lengths[texts]
-        real = torch.arange(int(lengths.max())) < lengths[:, None]  # [texts, longest]
+    def _forward(self, tokens: Tokens, pieces: Pieces) -> torch.Tensor:
+        """Return [t, D] or [L, t, D], the t tokens that are taken, one piece after another."""
+        lengths = pieces.lengths
+        real = torch.arange(int(lengths.max())) < lengths[:, None]  # [pieces, longest]
         pad = self.tokenizer.pad_token_id
         # A tokenizer without a padding id: any id will do, the mask hides it.
         ids = torch.full(real.shape, 0 if pad is None else pad)
-        ids[real] = tokens.ids[tokens.rows(texts)]
+        ids[real] = tokens.ids[pieces.rows()]
         # Always a mask: families differ in what they make of none, and those that attend through
         # torch drop one that is all ones themselves.
         mask = to_device(real, self.device, torch.int64)
         # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
-        rows = to_device(real.flatten().nonzero().squeeze(1), self.device)
+        taken = real.flatten().nonzero().squeeze(1)[pieces.sources()]
+        rows = to_device(taken, self.device)
         with torch.inference_mode(), attention.padded(lengths):
             out = self.model(
                 to_device(ids, self.device),

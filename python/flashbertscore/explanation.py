@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flashbertscore import functional
+from flashbertscore.coverage import Coverage
 
 if TYPE_CHECKING:
     from flashbertscore.allpairs import Method
@@ -50,6 +51,7 @@ class Explanation:
         reference: its tokens; their contributions sum to ``recall``.
         precision: raw score, likewise ``recall`` and ``f1``.
         rescaled: the three scores rescaled with the baseline; None if the scorer does not rescale.
+        coverage: tokens of both texts that are explained, and that they have.
     """
 
     candidate: list[Token]
@@ -58,10 +60,19 @@ class Explanation:
     recall: float
     f1: float
     rescaled: tuple[float, float, float] | None
+    coverage: Coverage
 
     def as_dict(self) -> dict[str, Any]:
         """As what JSON can hold."""
-        return asdict(self)
+        return {
+            "candidate": [asdict(token) for token in self.candidate],
+            "reference": [asdict(token) for token in self.reference],
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+            "rescaled": self.rescaled,
+            "coverage": self.coverage.as_dict(),
+        }
 
 
 def explain(method: Method, candidate: str, reference: str) -> Explanation:
@@ -98,7 +109,8 @@ def explain(method: Method, candidate: str, reference: str) -> Explanation:
         own = weights[offsets[text] : offsets[text + 1]]
         sides.append(_tokens(method, ids[text], own, index.cpu(), similarity.cpu()))
     precision, recall, f1 = whole.tolist()
-    return Explanation(sides[0], sides[1], precision, recall, f1, rescaled)
+    coverage = Coverage(tokens.coverage[:1], tokens.coverage[-1:])
+    return Explanation(sides[0], sides[1], precision, recall, f1, rescaled, coverage)
 
 
 def _tokens(

@@ -93,6 +93,7 @@ def load_model(
         model = model.encoder
     if num_layers is not None:
         architectures.keep_layers(model, num_layers, model_type)
+    architectures.keep_block_sparse(model)
     # Checkpoints without a pooler are common, and nothing here reads it.
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from flashbertscore import functional, memory
-from flashbertscore.embeddings import EmbeddingCache, merge
+from flashbertscore.embeddings import EmbeddingCache, fill
+from flashbertscore.storage import Storage
 from flashbertscore.tokens import TextError
 from flashbertscore.transfer import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from flashbertscore.embeddings import Shelf
+    from flashbertscore.embeddings import Place, Shelf
     from flashbertscore.encoder import Encoder
     from flashbertscore.tokens import Tokens
 
@@ -33,8 +34,8 @@ def score_pairs(
     batch_size: int = 64,
     chunk_tokens: int | None = None,
     shelf: Shelf | None = None,
-    progress: Callable[[int], object] | None = None,
-    when_chunk: Callable[[Tokens], object] | None = None,
+    storage: Storage | None = None,
+    progress: Callable[[int, float], object] | None = None,
     when_encoded: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     """Return raw P, R and F of pairs of texts (the reference's `bert_cos_score_idf`).
@@ -53,8 +54,8 @@ def score_pairs(
             256 MiB, at most 100,000.
         shelf: embeddings of earlier calls with this encoder; those of all texts are added. None
             keeps only what comes back in this call, and only until it ends.
-        progress: called with the number of texts of each batch that is encoded.
-        when_chunk: called before a chunk is encoded, with the texts of it that are not kept.
+        storage: where a chunk's embeddings lie; None: in memory, as the model gives them.
+        progress: called for each batch that is encoded, see `Encoder.encode`.
         when_encoded: called when everything is encoded.
 
     Returns:
@@ -63,7 +64,9 @@ def score_pairs(
 
     Raises:
         TextError: the model fails on a text, named by its number.
+        StorageError: the disk has no room for the embeddings.
     """
+    storage = Storage() if storage is None else storage
     kept = EmbeddingCache().of(None) if shelf is None else shelf
     keys = kept.keys(tokens)
     pairs = _first_of_equals(keys)[pairs]
@@ -82,15 +85,11 @@ def score_pairs(
         part_keys = [keys[text] for text in texts.tolist()]
         places = kept.find(part_keys)
         new = torch.tensor([place is None for place in places], dtype=torch.bool)
-        fresh = part if new.all() else part.select(new.nonzero().squeeze(1))
-        if when_chunk is not None:
-            when_chunk(fresh)
         try:
-            embeddings = memory.encode(encoder, fresh, batch_size=batch_size, progress=progress)
+            embeddings = _encode(encoder, part, places, storage, batch_size, progress)
         except TextError as error:
-            text = None if error.index is None else int(texts[new][error.index])
+            text = None if error.index is None else int(texts[error.index])
             raise TextError(str(error), text) from error.__cause__
-        embeddings = merge(part, places, embeddings)
         wanted = new if shelf is not None else new & (last_use[texts] > number)
         for candidates in (True, False):
             chosen = (wanted & (is_reference[texts] != candidates)).nonzero().squeeze(1)
@@ -100,6 +99,33 @@ def score_pairs(
         scores.append(_match(embeddings, part, local, weights[tokens.rows(texts)]))
         del embeddings, places  # before the next chunk's are made
     return torch.cat(scores, dim=-2)[..., order.argsort(), :]
+
+
+def _encode(
+    encoder: Encoder,
+    tokens: Tokens,
+    places: Sequence[Place | None],
+    storage: Storage,
+    batch_size: int,
+    progress: Callable[[int, float], object] | None,
+) -> torch.Tensor:
+    """Return the embeddings of all tokens: of texts that are kept from `places`, else encoded."""
+    new = torch.tensor([n for n, place in enumerate(places) if place is None], dtype=torch.int64)
+    kept = next((place[0] for place in places if place is not None), None)
+    if kept is None or int(tokens.lengths[new].sum()):
+        packed = memory.encode(
+            encoder,
+            tokens,
+            new,
+            batch_size=batch_size,
+            progress=progress,
+            allocate=storage.allocate,
+        )
+    else:
+        shape = [*kept.shape[:-2], len(tokens.ids), kept.shape[-1]]
+        packed = storage.allocate(shape, kept)
+    fill(packed, tokens, places)
+    return packed
 
 
 def best_of_references(scores: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,12 @@ from weakref import WeakKeyDictionary
 import torch
 
 from flashbertscore import precision
+from flashbertscore.storage import StorageError, free_memory
 from flashbertscore.tokens import TextError
+from flashbertscore.windows import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from flashbertscore.encoder import Encoder
     from flashbertscore.tokens import Tokens
@@ -56,7 +58,10 @@ def bytes_per_token(config: Any, itemsize: int, longest: int, *, all_layers: boo
     hidden = getattr(config, "hidden_size", None) or 1024
     states = _HIDDEN_SIZES + (getattr(config, "num_hidden_layers", None) or 24) * all_layers
     floats = states * hidden
-    if getattr(config, "_attn_implementation", None) not in {"sdpa", "flash_attention_2"}:
+    kind = getattr(config, "_attn_implementation", None)
+    if kind == "sdpa":
+        floats += longest  # a row of the mask
+    elif kind != "flash_attention_2":
         # Scores and probabilities of every head: rows of `longest`.
         floats += 2 * (getattr(config, "num_attention_heads", None) or 16) * longest
     return int(itemsize * floats)
@@ -65,14 +70,18 @@ def bytes_per_token(config: Any, itemsize: int, longest: int, *, all_layers: boo
 def encode(
     encoder: Encoder,
     tokens: Tokens,
+    texts: torch.Tensor | None = None,
     *,
     batch_size: int,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int, float], object] | None = None,
+    allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Return `encoder.encode(tokens)`, on CUDA in batches that fit.
+    """Return `encoder.encode(tokens, texts)`, on CUDA in batches that fit.
 
     There a batch has as many tokens as fit the free memory, and at most those of `batch_size` texts
-    of the greatest length; running out of memory halves that, for this model from then on.
+    of the greatest length; running out of memory halves that, for this model from then on. On a CPU
+    2,048 tokens are a batch, so that a longer text is one of its own and what attention takes for
+    the mask, or the scores of a model that holds them, is that of one text.
 
     Raises:
         TextError: the model fails on a text; it is named by its number in `tokens`.
@@ -81,66 +90,74 @@ def encode(
     if batch_size < 1:
         msg = f"batch_size: expected at least 1, got {batch_size}"
         raise ValueError(msg)
+    chosen = torch.arange(len(tokens)) if texts is None else texts
     try:
-        if encoder.device.type != "cuda":
-            return encoder.encode(tokens, batch_size=batch_size, progress=progress)
-        return _encode_on_cuda(encoder, tokens, batch_size, progress)
+        if encoder.device.type == "cuda":
+            return _encode_on_cuda(encoder, tokens, chosen, batch_size, progress, allocate)
+        return encoder.encode(
+            tokens, chosen, batch_size=batch_size, progress=progress, allocate=allocate
+        )
+    except StorageError:
+        raise
     except Exception as error:
-        raise _blame(encoder, tokens, error) from error
+        raise _blame(encoder, tokens, chosen, error) from error
 
 
 def _encode_on_cuda(
     encoder: Encoder,
     tokens: Tokens,
+    texts: torch.Tensor,
     batch_size: int,
-    progress: Callable[[int], object] | None,
+    progress: Callable[[int, float], object] | None,
+    allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None,
 ) -> torch.Tensor:
-    longest = int(tokens.lengths.max()) if len(tokens) else 1
+    # Of what goes through the model at once: a text or a window.
+    longest = int(cut(tokens, encoder.windows, texts).lengths.max()) if len(texts) else 1
     budget = _found.get(encoder.model) or _budget(encoder, longest)
     budget = min(budget, batch_size * (encoder.max_length or longest))
     while True:
-        told = 0
+        tokens_told, texts_told = 0, 0.0
 
-        def tell(texts: int) -> None:
-            nonlocal told
-            told += texts
+        def tell(count: int, share: float) -> None:
+            nonlocal tokens_told, texts_told
+            tokens_told += count
+            texts_told += share
             if progress is not None:
-                progress(texts)
+                progress(count, share)
 
         try:
             with precision.matrix_products(tf32=encoder.tf32, device=encoder.device):
                 return encoder.encode(
                     tokens,
+                    texts,
                     batch_size=budget,
                     token_budget=budget,
                     progress=tell,
+                    allocate=allocate,
                 )
         except torch.OutOfMemoryError:
             if budget <= longest:  # one text of the longest: there is nothing to halve
                 raise
             if progress is not None:
-                progress(-told)
+                progress(-tokens_told, -texts_told)
         # Out of the handler: the exception holds the frames, and with them the batch.
         torch.cuda.empty_cache()
-        budget = max(longest, min(budget, int(tokens.lengths.sum())) // 2)
+        budget = max(longest, min(budget, int(tokens.lengths[texts].sum())) // 2)
         _found[encoder.model] = budget
         _log.info("out of memory on %s: batches of %d tokens from now on", encoder.device, budget)
 
 
 def _budget(encoder: Encoder, longest: int) -> int:
-    free, _ = torch.cuda.mem_get_info(encoder.device)
-    # What torch's allocator holds and nobody uses is free as well.
-    free += torch.cuda.memory_reserved(encoder.device) - torch.cuda.memory_allocated(encoder.device)
     itemsize = next(encoder.model.parameters()).element_size()
     config = getattr(encoder.model, "config", None)
     need = bytes_per_token(config, itemsize, longest, all_layers=encoder.all_layers)
-    return token_budget(free, need)
+    return token_budget(free_memory(encoder.device), need)
 
 
-def _blame(encoder: Encoder, tokens: Tokens, error: Exception) -> TextError:
+def _blame(encoder: Encoder, tokens: Tokens, texts: torch.Tensor, error: Exception) -> TextError:
     """Find the first text that fails alone."""
     if not isinstance(error, torch.OutOfMemoryError) and _is_alive(encoder.device):
-        for text in range(len(tokens)):
+        for text in texts.tolist():
             try:
                 encoder.encode(tokens.select(torch.tensor([text])))
             except Exception as alone:  # noqa: BLE001, PERF203 - whatever a model raises

@@ -113,6 +113,7 @@ def render(
             '</div><p id="here" aria-live="polite"></p>',
             _table("What costs most precision", e.candidate, e.reference),
             _table("What costs most recall", e.reference, e.candidate),
+            f'<p class="note">Coverage: {e.coverage}</p>',
             f'<p class="note">{html.escape(signature)}</p>',
             f'<script type="application/json" id="matches">{data}</script>',
             f"<script>{_SCRIPT}</script></body></html>\n",

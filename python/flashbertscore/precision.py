@@ -48,6 +48,11 @@ def resolve(dtype: str | torch.dtype, device: str | torch.device) -> Precision:
     return Precision(name, torch.float32 if name == "tf32" else getattr(torch, name))
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype: "float32" of torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
 @contextmanager
 def matrix_products(*, tf32: bool, device: torch.device) -> Iterator[None]:
     """Let float32 products on CUDA use TF32 or not, whatever the process has set; no-op elsewhere.

@@ -21,8 +21,8 @@ _NAMED = 10
 class Progress:
     """The messages that the reference prints with `verbose`, and its bar on standard error.
 
-    The bar counts texts, duplicates and those whose embeddings are kept as well, and shows how many
-    tokens a second go through the model.
+    The bar counts texts, duplicates and those whose embeddings are kept as well, a part of a long
+    text as that part, and shows how many tokens a second go through the model.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Progress:
         self._texts = texts
         self._start = self._began = time.perf_counter()
         self._bar: Any = None
-        self._encoded = self._counted = self._tokens = 0
-        self._lengths = torch.zeros(1, dtype=torch.int64)
+        self._tokens = self._counted = 0
+        self._part = 0.0  # of the texts of this portion that are encoded
 
     def say(self, message: str) -> None:
         """Print a message to standard output and start the clock anew."""
@@ -53,29 +53,26 @@ class Progress:
             self._bar = tqdm(total=self._texts, unit="texts")
             self._began = time.perf_counter()
 
-    def chunk(self, tokens: Tokens) -> None:
-        """Tell of the texts that are encoded next: longest first, see `Encoder.encode`."""
+    def encoded(self, tokens: int, texts: float) -> None:
+        """Move the bar on by what went through the model; see `Encoder.encode`."""
         if self._bar is not None:
-            self._tokens += int(self._lengths[-1])
-            longest_first = tokens.lengths.sort(descending=True).values
-            self._lengths = torch.cat([longest_first.new_zeros(1), longest_first.cumsum(0)])
-            self._encoded = 0
-
-    def encoded(self, texts: int) -> None:
-        """Move the bar on."""
-        if self._bar is not None:
-            self._encoded += texts
-            self._counted += texts
-            tokens = self._tokens + int(self._lengths[self._encoded])
+            self._tokens += tokens
+            self._part += texts
             seconds = time.perf_counter() - self._began
-            self._bar.set_postfix_str(f"{tokens / seconds:,.0f} tokens/s", refresh=False)
-            self._bar.update(texts)
+            self._bar.set_postfix_str(f"{self._tokens / seconds:,.0f} tokens/s", refresh=False)
+            self._show(self._counted + self._part)
 
-    def window(self, texts: int) -> None:
-        """Count the texts of a window that is done and did not have to be encoded as well."""
+    def portion(self, texts: int) -> None:
+        """Count the texts of a portion that is done, also those that did not have to be encoded."""
         if self._bar is not None:
-            self._bar.update(texts - self._counted)
-            self._counted = 0
+            self._counted += texts
+            self._part = 0.0
+            self._show(self._counted)
+
+    def _show(self, texts: float) -> None:
+        rounded = round(texts, 2)
+        self._bar.n = int(rounded) if rounded == int(rounded) else rounded
+        self._bar.update(0)  # shows it when it is time to
 
     def matching(self) -> None:
         """Tell that everything is encoded; all that is left is to match what came last."""
@@ -109,7 +106,7 @@ class Notices:
         self._told: set[str] = set()
 
     def texts(self, tokens: Tokens, corpus: Corpus) -> None:
-        """Take note of the texts of a window."""
+        """Take note of the texts of a portion."""
         self.tokens_seen += tokens.tokens_seen
         self.tokens_total += tokens.tokens_total
         self._texts += len(tokens)
@@ -120,7 +117,7 @@ class Notices:
     def scores(
         self, scores: torch.Tensor, tokens: Tokens, weights: torch.Tensor, first: int
     ) -> None:
-        """Take note of the scores of a window: [N, 3] or [L, N, 3], `weights` of all tokens [T]."""
+        """Take note of scores: [N, 3] or [L, N, 3]; `weights` of all tokens of the portion [T]."""
         nan = scores.isnan().any(dim=-1)
         nan = nan.any(dim=0) if nan.dim() > 1 else nan
         if not nan.any():

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from flashbertscore import (
     baselines,
     corpus,
@@ -19,15 +17,18 @@ from flashbertscore import (
     signature,
 )
 from flashbertscore.bert_scorer import BERTScorer, load
+from flashbertscore.coverage import TextScores
 from flashbertscore.embeddings import EmbeddingCache
 from flashbertscore.pipeline import Pipeline
+from flashbertscore.storage import make_storage
 
 if TYPE_CHECKING:
+    import torch
+
     from flashbertscore.settings import Idf, Path
 
 __all__ = ["BERTScorer", "plot_example", "score"]
 
-_Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _Texts = Sequence[str]
 _References = Sequence[str] | Sequence[Sequence[str]]
 
@@ -52,7 +53,12 @@ def score(  # the reference's signature
     dtype: str | torch.dtype = "float32",
     revision: str | None = None,
     compile: bool = False,  # noqa: A002 - the name of what it asks for
-) -> _Triple | tuple[_Triple, str]:
+    long_documents: str = "truncate",
+    window: int | None = None,
+    stride: int | None = None,
+    embeddings_dtype: str | torch.dtype | None = None,
+    max_memory: int | None = None,
+) -> TextScores | tuple[TextScores, str]:
     """Return BERTScore precision, recall and F1 of candidates against references.
 
     With idf=True the inverse document frequencies are those of `refs`. Models stay loaded between
@@ -84,16 +90,29 @@ def score(  # the reference's signature
         revision: branch, tag or commit of the model on the Hub.
         compile: put the model through torch.compile, which needs a C++ compiler and takes some ten
             seconds at the first call; on CPUs it is slower than what runs without it.
+        long_documents: what happens to a text longer than the model takes: "truncate" cuts it, as
+            the reference does, and warns; "window" encodes it in overlapping windows and scores all
+            of it (docs/long-documents.md); "error" raises LongTextError.
+        window: tokens of a window, special ones included, for "window"; longer texts are cut into
+            such. None: as many as the model takes.
+        stride: tokens of the text from one window to the next; None: three quarters of a window.
+        embeddings_dtype: how embeddings are held, "float32" or "bfloat16"; None: as the model gives
+            them. With bfloat16 they take half the memory, and F1 changes by some 1e-4.
+        max_memory: bytes of main memory that the embeddings of a pair of long texts may take; more
+            lie in a temporary file. None: half of the machine's memory.
 
     Returns:
         (P, R, F1), float32 on the CPU, each of shape [N], or [L, N] with `all_layers` (row 0 is the
-        embedding layer); with `return_hash` ((P, R, F1), hash).
+        embedding layer); with `return_hash` ((P, R, F1), hash). The triple has `coverage`: tokens
+        that were scored and that there are, for each text.
 
     Raises:
         TypeError: a text is not a str; names the argument and index.
         ValueError: a candidate has no reference, no layer is known for the model, or the device
             cannot compute in `dtype`.
-        TextError: the tokenizer or the model fails on a text, which is named.
+        TextError: the tokenizer or the model fails on a text, which is named; LongTextError, also a
+            ValueError: a text is too long, with long_documents="error".
+        StorageError: no room on the disk for embeddings above `max_memory`.
         AssertionError: as many candidates as references are needed, and `lang` or `model_type`;
             `lang` to rescale; a layer that the model has.
     """
@@ -111,28 +130,29 @@ def score(  # the reference's signature
         dtype,
         revision,
         compiled=compile,
-    )
+    ).for_documents(long_documents, window, stride)
+    storage = make_storage(embeddings_dtype, max_memory)
     progress = reports.Progress(messages=verbose, bar=verbose, texts=inputs.texts_of(items))
-    weights, tokens, windows = None, None, corpus.windows(items, several=several)
-    is_short = corpus.fit_one_window(items)
+    weights, tokens, portions = None, None, corpus.portions(items, several=several)
+    is_short = corpus.fit_one_portion(items)
     if isinstance(idf, Mapping) and idf:
         progress.say("using predefined IDF dict...")
         weights = idf
     elif idf:
         progress.say("preparing IDF dict...")
         if is_short:
-            windows = iter(known := list(windows))
+            portions = iter(known := list(portions))
             weights, tokens = pipeline.count_idf(loaded, known)
         else:
             references = (inputs.Item(item.references[0], item.references) for item in items)
-            counted = corpus.windows(references, source=corpus.REFERENCES)
+            counted = corpus.portions(references, source=corpus.REFERENCES)
             weights, _ = pipeline.count_idf(loaded, counted)
         progress.done()
     progress.say("calculating scores...")
     notices = reports.Notices(loaded.max_length)
     cache = None if is_short else EmbeddingCache(pipeline.default_cache_bytes(loaded))
-    run = Pipeline(loaded, weights, batch_size, cache, progress, notices)
-    scores = run.collect(windows, len(items), tokens)
+    run = Pipeline(loaded, weights, batch_size, storage, cache, progress, notices)
+    scores, coverage = run.collect(portions, len(items), tokens)
     notices.warn(2)
     rescaled = False
     if rescale_with_baseline:
@@ -145,12 +165,11 @@ def score(  # the reference's signature
             scores = matching.rescale(scores, baseline)
             rescaled = True
     progress.done(inputs.pairs_of(items))
+    found = TextScores.of(scores, coverage)
     if not return_hash:
-        return pipeline.as_triple(scores)
+        return found
     custom = baseline_path is not None
-    return pipeline.as_triple(scores), signature.get_hash(
-        name, num_layers, idf, rescaled, custom, use_fast_tokenizer
-    )
+    return found, signature.get_hash(name, num_layers, idf, rescaled, custom, use_fast_tokenizer)
 
 
 def plot_example(  # the reference's signature

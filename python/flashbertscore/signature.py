@@ -51,8 +51,10 @@ def get_signature(
     revision: str | None,
     tokenizer: str,
     max_length: int | None,
+    long: str,
     layer: int | None,
     dtype: str,
+    embeddings: str,
     form: str,
     idf: str,
     baseline: str,
@@ -64,8 +66,10 @@ def get_signature(
         revision: commit of the Hub, None for a folder.
         tokenizer: class of the tokenizer.
         max_length: ids that a text may have.
+        long: what happens to longer texts: "truncate", "error", or "window-SIZE-STRIDE".
         layer: None for all of them.
         dtype: of the model, "tf32" where products are rounded to it.
+        embeddings: the dtype that embeddings are held in.
         form: how the encoder runs, "plain" or what of it runs otherwise; the same numbers up to
             rounding.
         idf: "no", "yes" or "given".
@@ -77,7 +81,9 @@ def get_signature(
         "layer": "all" if layer is None else layer,
         "tokenizer": tokenizer,
         "max_length": max_length or "none",
+        "long": long,
         "dtype": dtype,
+        "embeddings": embeddings,
         "encoder": form,
         "idf": idf,
         "baseline": baseline,

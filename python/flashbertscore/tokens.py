@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 _CHUNK = 2048  # texts
 _CHUNK_CHARACTERS = 262_144
 
+# A longer text is tokenized in parts, at places where the ids around show that it makes no
+# difference: characters of a part, of what is looked at on both sides, and how many places are
+# tried before the text is tokenized as a whole.
+_PART = 32_768
+_AROUND = 200
+_TRIES = 100
+
+# Numbers in a range from which on `ranges` makes them range by range.
+_LONG = 10_000
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -48,6 +58,11 @@ class Tokens:
     def cut(self) -> torch.Tensor:
         """Whether a text was longer than the model can take, bool [n]."""
         return self.totals > self.lengths
+
+    @property
+    def coverage(self) -> torch.Tensor:
+        """Ids of each text that are scored, and that it had before it was cut; int64 [n, 2]."""
+        return torch.stack([self.lengths, self.totals], dim=1)
 
     @property
     def tokens_seen(self) -> int:
@@ -90,6 +105,10 @@ class TextError(RuntimeError):
         self.index = index
 
 
+class LongTextError(TextError, ValueError):
+    """A text that is longer than the model takes, where that is not allowed."""
+
+
 def tokenize(
     texts: Sequence[str],
     tokenizer: Any,
@@ -101,6 +120,10 @@ def tokenize(
 
     White space around a text is dropped. A text that is then empty has the ids that the tokenizer
     gives an empty text: [CLS] [SEP] for BERT, the end of sentence alone for T5.
+
+    A text of more than some 260,000 characters goes through the tokenizer in parts. It is cut where
+    the ids of the 200 characters on both sides are the same with and without the cut; a tokenizer
+    for which there is no such place gets the text as a whole.
 
     Args:
         texts: the texts.
@@ -128,15 +151,17 @@ def tokenize(
     lengths: list[int] = []
     totals: list[int] = []
     empty: list[bool] = []
+    special: tuple[int, int] | None = None
     while encoded:
         for found in encoded:
             kept = found
             if max_length is not None and len(found) > max_length:
-                kept = _truncate(found, max_length, tokenizer)
+                special = special_around(tokenizer) if special is None else special
+                kept = _truncate(found, max_length, special, tokenizer.truncation_side)
             ids.extend(kept)
             lengths.append(len(kept))
             totals.append(len(found))
-            empty.append(found == nothing)
+            empty.append(len(found) == len(nothing) and list(found) == nothing)
         run = _prepare(next(runs, []), space=prefix_space)
         encoded = _encode(tokenizer, run, len(lengths)) if run else []
     return Tokens(
@@ -164,10 +189,15 @@ def _prepare(texts: Sequence[str], *, space: bool) -> list[str]:
     return [" " + text if text else text for text in stripped] if space else stripped
 
 
-def _encode(tokenizer: Any, texts: list[str], first: int) -> list[list[int]]:
+def _encode(tokenizer: Any, texts: list[str], first: int) -> list[Sequence[int]]:
     """Call the tokenizer; `first` is the number of the first text, for what fails."""
     try:
-        return _call(tokenizer, texts)
+        short = [text for text in texts if len(text) <= _CHUNK_CHARACTERS]
+        encoded = iter(_call(tokenizer, short) if short else [])
+        return [
+            next(encoded) if len(text) <= _CHUNK_CHARACTERS else _encode_in_parts(tokenizer, text)
+            for text in texts
+        ]
     except Exception as error:
         for number, text in enumerate(texts, start=first):
             try:
@@ -179,7 +209,7 @@ def _encode(tokenizer: Any, texts: list[str], first: int) -> list[list[int]]:
         raise TextError(msg) from error
 
 
-def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:
+def _call(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     # Never asks for truncation or padding: the fast tokenizers keep both as state, which two
     # threads that share a tokenizer would change under each other.
     encoded = tokenizer(
@@ -190,25 +220,75 @@ def _call(tokenizer: Any, texts: list[str], **options: bool) -> list[list[int]]:
         return_attention_mask=False,
         return_token_type_ids=False,
         verbose=False,  # "sequence is longer than the specified maximum": we say so ourselves
-        **options,
     )
     found: list[list[int]] = encoded["input_ids"]
     return found
 
 
-def _truncate(ids: list[int], max_length: int, tokenizer: Any) -> list[int]:
-    """Cut the text's own ids, keep the special ones around them."""
+def _encode_in_parts(tokenizer: Any, text: str) -> Sequence[int]:
+    """Return the ids of a long text, tokenized part by part."""
+    before, after = special_around(tokenizer)
+
+    def own(parts: list[str]) -> list[list[int]]:
+        return [ids[before : len(ids) - after] for ids in _call(tokenizer, parts)]
+
+    def changes_nothing(at: int) -> bool:
+        """Whether the ids around a place are the same when the text is cut there."""
+        left, right = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+        whole, first, second = own([left + right, left, right])
+        return whole == first + second
+
+    (nothing,) = _call(tokenizer, [""])
+    ids = array("q", nothing[:before])
+    start, waiting = 0, list[str]()
+    while start < len(text):
+        stop = len(text)
+        if stop - start > 2 * _PART:
+            places = _places_to_cut(text, start + _PART)
+            found = next((at for at in places if changes_nothing(at)), None)
+            if found is None:
+                return _call(tokenizer, [text])[0]
+            stop = found
+        waiting.append(text[start:stop])
+        start = stop
+        if start == len(text) or len(waiting) * _PART >= _CHUNK_CHARACTERS:
+            for part in own(waiting):
+                ids.extend(part)
+            waiting.clear()
+    ids.extend(nothing[len(nothing) - after :])
+    return ids
+
+
+def _places_to_cut(text: str, start: int) -> Iterator[int]:
+    """Give places from `start` on, those before white space first, at most `_TRIES` of each."""
+    near = range(start, min(len(text), start + _PART))
+    spaces = (at for at in near if text[at].isspace() and not text[at - 1].isspace())
+    yield from itertools.islice(spaces, _TRIES)
+    yield from near[:_TRIES]
+
+
+def special_around(tokenizer: Any) -> tuple[int, int]:
+    """Return how many special tokens the tokenizer puts before a text, and how many after it."""
     special = tokenizer("a", return_special_tokens_mask=True, verbose=False)["special_tokens_mask"]
-    before = special.index(0)
-    after = special[::-1].index(0)
-    own = ids[before : len(ids) - after]
+    return special.index(0), special[::-1].index(0)
+
+
+def _truncate(
+    ids: Sequence[int], max_length: int, special: tuple[int, int], side: str
+) -> Sequence[int]:
+    """Cut the text's own ids, keep the special ones around them."""
+    before, after = special
     room = max_length - before - after
-    own = own[-room:] if tokenizer.truncation_side == "left" else own[:room]
-    return ids[:before] + own + ids[len(ids) - after :]
+    end = len(ids) - after
+    own = ids[end - room : end] if side == "left" else ids[before : before + room]
+    return [*ids[:before], *own, *ids[end:]]
 
 
 def ranges(starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return start, start + 1, ... start + length - 1 of each, one after another, int64."""
+    if int(lengths.sum()) > _LONG * len(lengths):  # a third of the memory, where it is much
+        spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+        return torch.cat([torch.arange(start, stop) for start, stop in spans])
     first = lengths.cumsum(0) - lengths
     return torch.arange(int(lengths.sum())) + (starts - first).repeat_interleave(lengths)
 

@@ -8,6 +8,7 @@
 #include "attention_problems.h"
 #include "core/validate.h"
 #include "cpu/greedy_match.h"
+#include "layer_problems.h"
 
 #include <chrono>
 #include <cmath>
@@ -266,6 +267,7 @@ int main(int argc, char** argv) {
     do {
         std::string wrong = try_one(seed);
         if (wrong.empty()) { wrong = fbs::test::try_attention(seed); }
+        if (wrong.empty()) { wrong = fbs::test::try_layer(seed); }
         if (!wrong.empty()) {
             std::fprintf(stderr, "%s; repeat with: fuzz_cpu 0 %llu\n", wrong.c_str(),
                          static_cast<unsigned long long>(seed));

@@ -12,6 +12,7 @@
 
 #include <cstring>
 
+#include "groups.h"
 #include "matching.h"
 
 namespace fbs = flashbertscore;
@@ -435,16 +436,30 @@ void far_rows() {
 } // namespace
 
 int main(int argc, char** argv) {
-    const std::pair<const char*, void (*)()> groups[] = {
-        {"tour", tour},           {"rules", rules},
-        {"poisons", poisons},     {"scales", scales},
-        {"one_scale", one_scale},
+    const std::pair<const char*, void (*)()> groups[] = {{"tour", tour},
+                                                         {"rules", rules},
+                                                         {"poisons", poisons},
+                                                         {"scales", scales},
+                                                         {"one_scale", one_scale},
 #if defined(FLASHBERTSCORE_EMULATED)
-        {"far_rows", far_rows},   {"coarse_sums", coarse_sums},
+                                                         {"far_rows", far_rows},
+                                                         {"coarse_sums", coarse_sums},
 #endif
-        {"edges", edges},         {"whole_edges", whole_edges},
-        {"longs", longs},         {"orders", orders},
-        {"chunks", chunks},       {"alignments", alignments}};
+                                                         {"edges", edges},
+                                                         {"whole_edges", whole_edges},
+                                                         {"longs", longs},
+                                                         {"orders", orders},
+                                                         {"chunks", chunks},
+                                                         {"alignments", alignments},
+                                                         {"matches_tour", matches_tour},
+                                                         {"matches_cases", matches_cases},
+                                                         {"matches_edges", matches_edges},
+                                                         {"matches_chunks", matches_chunks},
+                                                         {"matches_scales", matches_scales},
+                                                         {"gradient_tour", gradient_tour},
+                                                         {"gradient_cases", gradient_cases},
+                                                         {"gradient_edges", gradient_edges},
+                                                         {"gradient_scales", gradient_scales}};
     if (argc > 2) {
         std::erase_if(dtypes, [&](DType dtype) {
             return std::strcmp(NAMES[static_cast<int>(dtype)], argv[2]) != 0;

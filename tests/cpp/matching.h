@@ -240,40 +240,91 @@ inline TokenBatch view(const Documents& side, index_t width, index_t pad) {
             side.weights.empty() ? nullptr : reals(side.dtype, weights)};
 }
 
+// The side with the addresses that the kernels read.
+inline TokenBatch there(Twins& twins, TokenBatch side) {
+    side.data = twins.of(side.data);
+    side.mask = twins.of(side.mask);
+    side.weights = twins.of(side.weights);
+    return side;
+}
+
+inline std::vector<double> decoded(DType dtype, const char* at, index_t count) {
+    using namespace emulation;
+    std::vector<double> values(static_cast<std::size_t>(count));
+    const std::size_t size = bytes_of(dtype);
+    for (double& value : values) {
+        float single;
+        std::uint16_t half;
+        std::memcpy(size == 8   ? static_cast<void*>(&value)
+                    : size == 4 ? static_cast<void*>(&single)
+                                : static_cast<void*>(&half),
+                    at, size);
+        at += size;
+        if (size == 4) value = single;
+        if (size == 2) value = dtype == DType::float16 ? fp16_to_float(half) : bf16_to_float(half);
+    }
+    return values;
+}
+
+// The dtype of scores, weights and similarities.
+inline DType real_of(DType dtype) {
+    return dtype == DType::float64 ? DType::float64 : DType::float32;
+}
+
+// Memory that a kernel is to write, full of a number that no result is.
+inline char* unwritten(std::size_t bytes) {
+    char* at = buffer(bytes);
+    std::memset(at, 0x7F, bytes);
+    return at;
+}
+
+// The best match of every token of candidates [0] and references [1], pair after pair.
+struct Matches {
+    std::vector<int> index[2];
+    std::vector<double> similarity[2];
+};
+
 inline std::vector<Scores> run(const TokenBatch& x, const TokenBatch& y, const Pairs& pairs,
-                               index_t count, cuda::Device device,
-                               const cuda::Limits& limits = {}) {
+                               index_t count, cuda::Device device, const cuda::Limits& limits = {},
+                               Matches* matches = nullptr) {
     // A device with less shared memory takes what it has room for.
     device.shared_bytes = std::min(device.shared_bytes, cuda::current_device().shared_bytes);
-    const std::size_t size = x.dtype == DType::float64 ? 8 : 4;
-    char* out[3];
-    for (char*& at : out) {
-        at = buffer(count * size);
-        std::memset(at, 0x7F, count * size); // a number that no score is
+    const PairList list = {pairs.empty() ? nullptr : pairs.data(), count};
+    const DType real = real_of(x.dtype);
+    const index_t size = static_cast<index_t>(bytes_of(real));
+    char *out[3], *index[2], *similarity[2];
+    for (char*& at : out) at = unwritten(count * size);
+    index_t entries[2] = {0, 0};
+    for (index_t p = 0; p < count && matches; ++p) {
+        entries[0] += x.length(list.candidate(p));
+        entries[1] += y.length(list.reference(p));
     }
     Twins twins;
-    const auto there = [&](TokenBatch side) {
-        side.data = twins.of(side.data);
-        side.mask = twins.of(side.mask);
-        side.weights = twins.of(side.weights);
-        return side;
-    };
-    const cuda::Plan plan(there(x), there(y), {pairs.empty() ? nullptr : pairs.data(), count},
-                          device, limits);
+    AlignmentOut alignment;
+    for (int s = 0; s < 2 && matches; ++s) {
+        index[s] = unwritten(entries[s] * sizeof(int));
+        similarity[s] = unwritten(entries[s] * size);
+        auto* const places = reinterpret_cast<std::int32_t*>(index[s]);
+        (s ? alignment.reference_index : alignment.candidate_index) = twins.of(places);
+        (s ? alignment.reference_similarity : alignment.candidate_similarity) =
+            twins.of(similarity[s]);
+    }
+    const cuda::Plan plan(there(twins, x), there(twins, y), list, device, limits,
+                          matches != nullptr);
     void* workspace = twins.scratch(plan.workspace_bytes());
-    plan.run({twins.of(out[0]), twins.of(out[1]), twins.of(out[2])}, workspace, nullptr);
-    for (char* at : out) twins.fetch(at);
+    plan.run({twins.of(out[0]), twins.of(out[1]), twins.of(out[2])}, workspace, nullptr, alignment);
     std::vector<Scores> scores(count);
-    for (index_t p = 0; p < count; ++p) {
-        for (int s = 0; s < 3; ++s) {
-            float single;
-            if (size == 8) {
-                std::memcpy(&scores[p].value[s], out[s] + p * 8, 8);
-            } else {
-                std::memcpy(&single, out[s] + p * 4, 4);
-                scores[p].value[s] = single;
-            }
-        }
+    for (int s = 0; s < 3; ++s) {
+        twins.fetch(out[s]);
+        const auto values = decoded(real, out[s], count);
+        for (index_t p = 0; p < count; ++p) scores[p].value[s] = values[p];
+    }
+    for (int s = 0; s < 2 && matches; ++s) {
+        twins.fetch(index[s]);
+        twins.fetch(similarity[s]);
+        matches->index[s].resize(entries[s]);
+        if (entries[s] > 0) std::memcpy(matches->index[s].data(), index[s], 4 * entries[s]);
+        matches->similarity[s] = decoded(real, similarity[s], entries[s]);
     }
     return scores;
 }

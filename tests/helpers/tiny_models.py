@@ -250,6 +250,31 @@ FAMILIES: dict[str, Family] = {
         "LongformerModel",
         SMALL | ROBERTA_IDS | {"attention_window": 8, "max_position_embeddings": 514},
     ),
+    # Its own tokenizer is sentencepiece's; the model does not care which ids it gets.
+    "big-bird": Family(
+        write_wordpiece,
+        "BigBirdConfig",
+        "BigBirdModel",
+        SMALL | {"max_position_embeddings": 512},
+        {"tokenizer_class": "BertTokenizer"},
+    ),
+    "led": Family(
+        write_byte_level,
+        "LEDConfig",
+        "LEDModel",
+        ROBERTA_IDS
+        | {
+            "d_model": 32,
+            "encoder_layers": 4,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "attention_window": 8,
+            "max_encoder_position_embeddings": 512,
+        },
+    ),
     "bart": Family(
         write_byte_level,
         "BartConfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,16 @@ def add_model(parser: argparse.ArgumentParser) -> Callable[..., Any]:
         help="of the model (default: float32); float16 and tf32 on a GPU only",
     )
     return add
+
+
+def size(text: str) -> int:
+    """Return bytes: "1000", "500K", "64M", "8G" or "1.5T", in powers of 1,024."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None:
+        msg = f"{text!r} is no size such as 500M or 8G"
+        raise argparse.ArgumentTypeError(msg)
+    number, unit = found.groups()
+    return int(float(number) * 1024 ** " KMGT".index(unit.upper() or " "))
 
 
 def _device(name: str) -> str:

@@ -85,6 +85,7 @@ def _print(found: Explanation, signature: str, top: int | None) -> None:
     print(f"F1 {found.f1:.6f}" + ("" if found.rescaled is None else " raw"))
     if found.rescaled is not None:
         print("rescaled: precision {:.6f}, recall {:.6f}, F1 {:.6f}".format(*found.rescaled))
+    print(f"Coverage: {found.coverage}")
     print(signature)
 
 

@@ -142,14 +142,30 @@ def _lines(stream: Iterable[bytes], path: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             before = data[: error.start].decode("utf-8")
             line = number + len(_split(before + "x"))
-            msg = (
-                f"{name_of(path)}:{line}: not UTF-8 text "
-                f"(byte 0x{data[error.start]:02x}: {error.reason})"
-            )
-            raise ValueError(msg) from None
+            raise ValueError(_not_text(path, line, error)) from None
         for line_of_text in _split(text):
             number += 1
             yield line_of_text.strip()
+
+
+def decode(data: bytes, path: str) -> str:
+    """Return a whole file as a text.
+
+    Raises:
+        ValueError: it is not UTF-8; names file and line.
+    """
+    try:
+        return data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = len(_split(error.object[: error.start].decode("utf-8") + "x"))
+        raise ValueError(_not_text(path, line, error)) from None
+
+
+def _not_text(path: str, line: int, error: UnicodeDecodeError) -> str:
+    return (
+        f"{name_of(path)}:{line}: not UTF-8 text "
+        f"(byte 0x{error.object[error.start]:02x}: {error.reason})"
+    )
 
 
 def name_of(path: str) -> str:

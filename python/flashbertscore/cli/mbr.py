@@ -42,17 +42,20 @@ def _run(args: argparse.Namespace) -> None:
     groups, weights = _read(args)
     scorer = options.make_scorer(args, [text for group in groups for text in group])
     found = scorer.mbr(groups, utilities=args.utility, weights=weights)
+    tokens = iter(found.coverage.candidates.tolist())
     if args.tsv:
-        print("group", "index", args.utility, "text", sep="\t")
+        print("group", "index", args.utility, "tokens_seen", "tokens", "text", sep="\t")
     chosen = zip(found.index.tolist(), found.utility.tolist(), groups, strict=True)
     for number, (index, utility, group) in enumerate(chosen, start=1):
         text = group[index]
+        seen, total = [next(tokens) for _ in group][index]
         if args.json:
             value = float(f"{utility:.9g}")
-            record = {"index": index, args.utility: value, "text": text}
-            print(json.dumps(record, ensure_ascii=False))
+            record = {"index": index, args.utility: value, "tokens_seen": seen, "tokens": total}
+            print(json.dumps(record | {"text": text}, ensure_ascii=False))
         elif args.tsv:
-            print(number, index, f"{utility:.6f}", text.replace("\t", " "), sep="\t")
+            shown = text.replace("\t", " ")
+            print(number, index, f"{utility:.6f}", seen, total, shown, sep="\t")
         else:
             print(text)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from flashbertscore import windows
 from flashbertscore.cli import arguments
 from flashbertscore.scorer import BERTScorer
 
@@ -16,21 +17,37 @@ def add_scorer(parser: argparse.ArgumentParser) -> None:
     """Add the options of :func:`make_scorer`."""
     add = arguments.add_model(parser)
     add("-b", "--batch-size", type=int, default=64, metavar="N", help="texts a batch (default: 64)")
+    add("--compile", action="store_true", help="put the model through torch.compile")
+    add = parser.add_argument_group("long documents").add_argument
+    add(
+        "--long-documents",
+        choices=windows.POLICIES,
+        default="truncate",
+        help="what happens to a text longer than the model takes: cut it and warn (default), "
+        "encode all of it in overlapping windows, or stop",
+    )
+    add("--window", type=int, metavar="N", help="tokens of a window (default: the model's limit)")
+    add("--stride", type=int, metavar="N", help="tokens from one window to the next (default: 3/4)")
+    add(
+        "--embeddings-dtype",
+        choices=("float32", "bfloat16"),
+        help="how embeddings are held (default: as the model gives them)",
+    )
+    add(
+        "--max-memory",
+        type=arguments.size,
+        metavar="SIZE",
+        help="memory for the embeddings of a pair, such as 500M or 8G; more lie in a temporary "
+        "file (default: half of the machine's)",
+    )
     add = parser.add_argument_group("score").add_argument
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
     add("--rescale-with-baseline", action="store_true", help="rescale the scores")
     add("--baseline-path", metavar="FILE", help="baselines to rescale with (LAYER,P,R,F)")
 
 
-def make_scorer(
-    args: argparse.Namespace,
-    references: Iterable[str],
-    **more: Any,  # noqa: ANN401 - arguments of BERTScorer
-) -> BERTScorer:
-    """Return the scorer that the options ask for; with ``--idf`` counted over ``references``.
-
-    ``more``: what the command alone has, by the names of `BERTScorer`.
-    """
+def make_scorer(args: argparse.Namespace, references: Iterable[str]) -> BERTScorer:
+    """Return the scorer that the options ask for; with ``--idf`` counted over ``references``."""
     return BERTScorer(
         args.model,
         num_layers=args.num_layers,
@@ -43,5 +60,10 @@ def make_scorer(
         baseline_path=args.baseline_path,
         dtype=args.dtype,
         revision=args.revision,
-        **more,
+        compile=args.compile,
+        long_documents=args.long_documents,
+        window=args.window,
+        stride=args.stride,
+        embeddings_dtype=args.embeddings_dtype,
+        max_memory=args.max_memory,
     )

@@ -1,0 +1,113 @@
+"""One document a file: two files, or the files of folders that have the same name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flashbertscore.cli import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+# Names that a message spells out.
+_NAMED = 5
+
+
+class Documents:
+    """Documents and their references, each read when it is its turn.
+
+    Attributes:
+        names: what to call each document: its path within the folder, or that of the file.
+    """
+
+    def __init__(self, candidate: str, references: Sequence[str]) -> None:
+        """Find the files, and read each once to know that it can be scored.
+
+        Args:
+            candidate: a file, or a folder, of which all files count, those in folders within it
+                too; names that begin with a dot are left out.
+            references: as many files, or folders with files of the same names.
+
+        Raises:
+            OSError: a file or folder cannot be read.
+            ValueError: a folder stands beside a file, is empty, or lacks the counterpart of a
+                file; a file is not UTF-8; names the files.
+        """
+        self._paths = [candidate, *references]
+        if self._paths.count(files.STDIN) > 1:
+            msg = "standard input (-) can be only one of the files"
+            raise ValueError(msg)
+        self._stdin: str | None = None
+        folders = [path for path in self._paths if path != files.STDIN and Path(path).is_dir()]
+        if not folders:
+            self.names = [files.name_of(candidate)]
+            self._columns = [[path] for path in self._paths]
+        elif len(folders) < len(self._paths):
+            other = next(path for path in self._paths if path not in folders)
+            msg = f"{folders[0]} is a folder, so {files.name_of(other)} has to be one too"
+            raise ValueError(msg)
+        else:
+            self.names = _names(candidate)
+            for folder in references:
+                _compare(candidate, self.names, folder, _names(folder))
+            self._columns = [
+                [str(Path(folder) / name) for name in self.names] for folder in self._paths
+            ]
+        for column in self._columns:
+            for path in column:
+                self._read(path)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[tuple[str, list[str]]]:
+        """Give each document and its references."""
+        for paths in zip(*self._columns, strict=True):
+            document, *references = map(self._read, paths)
+            yield document, references
+
+    def __enter__(self) -> Self:
+        """Return this."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Do nothing: no file stays open."""
+
+    def _read(self, path: str) -> str:
+        if path != files.STDIN:
+            return files.decode(Path(path).read_bytes(), path)
+        if self._stdin is None:
+            self._stdin = files.decode(sys.stdin.buffer.read(), path)
+        return self._stdin
+
+
+def _names(folder: str) -> list[str]:
+    root = Path(folder)
+    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    names = sorted(str(path) for path in found if not any(p.startswith(".") for p in path.parts))
+    if not names:
+        msg = f"{folder}: no files, there is nothing to score"
+        raise ValueError(msg)
+    return names
+
+
+def _compare(candidate: str, names: list[str], folder: str, others: list[str]) -> None:
+    for having, lacking, missing in (
+        (candidate, folder, set(names) - set(others)),
+        (folder, candidate, set(others) - set(names)),
+    ):
+        if missing:
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            msg = f"{lacking} lacks {', '.join(sorted(missing)[:_NAMED])}{more}, which {having} has"
+            raise ValueError(msg)
