@@ -90,18 +90,14 @@ def test_every_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> Non
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
     ours = [Norm(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms]
-    weights = LayerWeights(
-        3, *(one[0] for one in four), ours[0], up[0], "gelu", down[0], ours[1]
-    )
+    weights = LayerWeights(3, *(one[0] for one in four), ours[0], up[0], "gelu", down[0], ours[1])
     out = linear.encoder_layer(x, lengths, weights)
     assert not out[1].any()
     assert not out[2, 4:].any()
     with torch.no_grad():
         for b in (0, 2):
             rows = x[b, : lengths[b]].double()
-            q, k, v = (
-                one[1].double()(rows).view(-1, 3, 8).transpose(0, 1) for one in four[:3]
-            )
+            q, k, v = (one[1].double()(rows).view(-1, 3, 8).transpose(0, 1) for one in four[:3])
             attended = ((q @ k.mT / 8**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1)
             hidden = norms[0].double()(four[3][1].double()(attended) + rows)
             wide = nn.functional.gelu(up[1].double()(hidden))

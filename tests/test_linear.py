@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from flashbertscore import isas, linear
 
-# Rows around every size of a tile (1, 6, 12) and of a block (224); inputs and outputs beside vectors,
-# panels (8, 16, 32) and runs of what is summed (384).
+# Rows around every size of a tile (1, 6, 12) and of a block (224); inputs and outputs beside
+# vectors, panels (8, 16, 32) and runs of what is summed (384).
 ROWS = (*range(14), 223, 225, 449)
 SIZES = ((1, 1), (3, 7), (8, 16), (17, 31), (64, 32), (33, 33), (383, 40), (385, 65), (800, 96))
 
@@ -38,22 +38,23 @@ def truth(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, residual: Te
 
 
 @every_isa
-@pytest.mark.parametrize(("K", "N"), SIZES)
-def test_every_edge_of_tiles_and_panels(K: int, N: int) -> None:
+@pytest.mark.parametrize(("depth", "out"), SIZES)
+def test_every_edge_of_tiles_and_panels(depth: int, out: int) -> None:
+    N, K = out, depth
     weight, bias = torch.randn(N, K) / K**0.5, torch.randn(N)
     panels = linear.pack(weight)
     assert torch.equal(linear.unpack(panels, N), weight)
     for rows in ROWS if K * N < 10_000 else (1, 11, 13, 225):
         x, residual = torch.randn(rows, K), torch.randn(rows, N)
         for act in linear.ACTIVATIONS:
-            out = linear.linear(x, panels, N, bias, act, residual)
-            assert (out.shape, out.dtype) == ((rows, N), torch.float32)
+            found = linear.linear(x, panels, N, bias, act, residual)
+            assert (found.shape, found.dtype) == ((rows, N), torch.float32)
             expected = truth(x, weight, bias, act, residual)
-            torch.testing.assert_close(out.double(), expected, atol=4e-6, rtol=1e-6)
+            torch.testing.assert_close(found.double(), expected, atol=4e-6, rtol=1e-6)
     x = torch.randn(2, 3, K)
-    out = linear.linear(x, panels, N)
+    found = linear.linear(x, panels, N)
     expected = truth(x, weight, None, "none", torch.zeros(2, 3, N))
-    torch.testing.assert_close(out.double(), expected, atol=4e-6, rtol=1e-6)
+    torch.testing.assert_close(found.double(), expected, atol=4e-6, rtol=1e-6)
 
 
 @every_isa

@@ -61,6 +61,7 @@ def attend(
     out: int,
     threads: int,
 ) -> None: ...
+
 # A packed weight: addresses of panels and bias (0: none), rows and columns of the plain weight.
 def linear(
     x: int,

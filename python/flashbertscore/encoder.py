@@ -229,12 +229,13 @@ class Encoder:
             hidden = self._forward(tokens, part)
             with allocating:
                 if packed is None:
-                    shape = [*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1]]
-                    packed = hidden.new_empty(shape) if allocate is None else allocate(shape, hidden)
-            # By the thread that computed it: an operation that torch shares among its threads leaves
-            # them waiting in a loop for the next, on the cores that the other batch needs.
+                    make = allocate or (lambda shape, batch: batch.new_empty(shape))
+                    packed = make([*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1]], hidden)
+            # By the thread that computed it: an operation that torch shares among its threads
+            # leaves them waiting in a loop for the next, on the cores that the other batch needs.
             rows = to_device(part.targets(), packed.device)
-            packed.index_copy_(-2, rows, hidden.to(packed.device, packed.dtype))
+            with torch.inference_mode():  # `allocate` may have made it in the caller's
+                packed.index_copy_(-2, rows, hidden.to(packed.device, packed.dtype))
             return part
 
         pieces = cut(tokens, self.windows, torch.arange(len(tokens)) if texts is None else texts)
@@ -252,9 +253,7 @@ class Encoder:
         """Return `batch_size`, or 1 for a model that treats a text by the longest beside it."""
         return min(batch_size, 1) if architectures.depends_on_longest(self.model) else batch_size
 
-    def _each(
-        self, embed: Callable[[Pieces], Pieces], parts: Iterator[Pieces]
-    ) -> Iterator[Pieces]:
+    def _each(self, embed: Callable[[Pieces], Pieces], parts: Iterator[Pieces]) -> Iterator[Pieces]:
         """Call `embed` with each part of the pieces, and yield what it returns, in order."""
         first = list(itertools.islice(parts, 2))
         with _handing_out:

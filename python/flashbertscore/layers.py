@@ -4,8 +4,8 @@ Between two modules of transformers all tokens of a batch go through memory, whi
 our products on it: in one call a few texts go through a layer in the caches of one core
 (:func:`flashbertscore.linear.encoder_layer`), padding is not computed, and the embedding of a text
 has the same bits in any batch. A layer is served where its attention is
-(`flashbertscore.attention`), its linear layers are packed (`flashbertscore.prepack`) and its modules
-are put together as in BERT. In any other call the layer runs as transformers wrote it.
+(`flashbertscore.attention`), its linear layers are packed (`flashbertscore.prepack`) and its
+modules are put together as in BERT. In any other call the layer runs as transformers wrote it.
 
 Its weights are packed for our kernels then. Module by module oneDNN's product is some 3 % faster
 than ours, so in other models it stays.
@@ -34,8 +34,6 @@ _SELF = {"query", "key", "value"}
 _OUTPUT = {"dense", "LayerNorm"}
 _INTERMEDIATE = {"dense", "intermediate_act_fn"}
 _IDLE = {"dropout"}  # nothing in eval mode
-
-_NOT_OURS = "a weight or an activation that our kernels do not take"
 
 
 class _Layer(attention._Served):  # noqa: SLF001 - the same conditions, for a whole layer
@@ -73,18 +71,17 @@ def _weights(layer: Any) -> linear.LayerWeights | None:
     passed = [layer.attention, own, projection, intermediate, output]
     if any(m._forward_hooks or m._forward_pre_hooks for m in [*passed, *denses, *norms]):  # noqa: SLF001
         return None
-    panels = [m.in_panels() if isinstance(m, PackedLinear) else None for m in denses]
+    panels = [p for m in denses if isinstance(m, PackedLinear) and (p := m.in_panels())]
     if (
-        not all(panels)
+        len(panels) < len(denses)
         or not isinstance(own, attention._Served)  # noqa: SLF001
         or type(intermediate.intermediate_act_fn) is not nn.Identity
     ):
         return None
     query, key, value, projected, up, down = panels
-    assert query and key and value and projected and up and down  # noqa: S101 - for mypy
     first, last = (linear.Norm(norm.weight, norm.bias, norm.eps) for norm in norms)
     return linear.LayerWeights(
-        own.num_attention_heads,
+        layer.attention.self.num_attention_heads,
         query,
         key,
         value,
@@ -122,8 +119,8 @@ def install(model: nn.Module) -> int:
             hook.remove()
         as_tuple = isinstance(returned[0], tuple)
         for layer in layers:
-            if not all(dense.pack_for(ours=True) for dense in _denses(layer)):
-                raise TypeError(_NOT_OURS)
+            for dense in _denses(layer):
+                dense.pack_for(ours=True)
             layer.__class__ = _served_class(type(layer), as_tuple=as_tuple)
         found, served = attention.tried(model)
         difference = float((found - plain).abs().max() / plain.abs().max())
@@ -166,7 +163,9 @@ def _served_class(plain: type[nn.Module], *, as_tuple: bool) -> type[nn.Module]:
 def _is_layer(module: nn.Module) -> bool:
     """Whether a module is put together as BERT's layer, of parts that our kernels know."""
     layer: Any = module
-    if isinstance(module, _Layer) or not _has(layer, _LAYER) or not _has(layer.attention, _ATTENTION):
+    if isinstance(module, _Layer) or not _has(layer, _LAYER):
+        return False
+    if not _has(layer.attention, _ATTENTION):
         return False
     parts = (
         (layer.attention.self, _SELF),
@@ -178,7 +177,7 @@ def _is_layer(module: nn.Module) -> bool:
     return (
         all(_has(part, names) for part, names in parts)
         and all(_is_norm(part.LayerNorm) for part in (layer.attention.output, layer.output))
-        and all(isinstance(dense, PackedLinear) for dense in _denses(layer))
+        and all(isinstance(m, PackedLinear) and m.could_be_ours for m in _denses(layer))
         and all(dense.fused == "none" for dense in _denses(layer) if dense is not up)
         and type(layer.intermediate.intermediate_act_fn) is nn.Identity
     )

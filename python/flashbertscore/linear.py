@@ -8,7 +8,7 @@ on the number of threads.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,7 +142,7 @@ def _linear(
     return out
 
 
-def _meta(x: Tensor, _panels: Tensor, out_features: int, *_: Any) -> Tensor:
+def _meta(x: Tensor, _panels: Tensor, out_features: int, *_: object) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features))
 
 

@@ -74,18 +74,21 @@ class PackedLinear(nn.Module):
         """Name of the activation that `forward` applies, "none" without."""
         return self._name
 
-    def pack_for(self, *, ours: bool) -> bool:
-        """Pack the weight for our kernels, or for oneDNN again; return whether it is so now."""
-        packed = self._packed
-        if packed is None or (ours and not self._could_be_ours(packed)):
-            return False
-        if ours != self._ours:
-            weight = self._dense(packed)
-            self._ours, self._packed = ours, own.pack(weight) if ours else _pack(weight)
-        return True
+    @property
+    def could_be_ours(self) -> bool:
+        """Whether our kernels can take the layer as it is packed now."""
+        return self._packed is not None and self._suits(self._packed)
 
-    def _could_be_ours(self, weight: torch.Tensor) -> bool:
+    def _suits(self, weight: torch.Tensor) -> bool:
         return own.serves(weight) and self._name in own.ACTIVATIONS and self._algorithm != "tanh"
+
+    def pack_for(self, *, ours: bool) -> None:
+        """Pack the weight for our kernels, or for oneDNN again."""
+        packed = self._packed
+        if packed is None or ours == self._ours:
+            return
+        weight = self._dense(packed)
+        self._ours, self._packed = ours, own.pack(weight) if ours else _pack(weight)
 
     def in_panels(self) -> own.Packed | None:
         """Return the layer as our kernels take it, None where it is not packed for them now."""
@@ -180,7 +183,7 @@ class PackedLinear(nn.Module):
         weight = self._packed
         if weight is None:
             return
-        self._ours = self._ours and self._could_be_ours(weight)
+        self._ours = self._ours and self._suits(weight)
         try:
             self._packed = own.pack(weight) if self._ours else _pack(weight)
         except (RuntimeError, NotImplementedError):  # another processor, device or build of torch
