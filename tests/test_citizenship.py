@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashbertscore
 from backends import pack
@@ -98,6 +99,31 @@ def test_a_subclass_with_torch_function_sees_the_call() -> None:
     x = torch.randn(2, 3, 8).as_subclass(Counting)  # type: ignore[no-untyped-call]
     functional.bertscore(x, torch.randn(2, 5, 8))
     assert any("bertscore" in name for name in seen)
+
+
+def test_modes_and_the_profiler_see_a_call_without_gradients() -> None:
+    seen: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        """Takes note of the ops that reach it."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            """Note the name and go on."""
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x, y, w = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.rand(2, 3)
+    with Noting():
+        functional.bertscore(x, y, candidate_weights=w)
+        functional.bertscore(x, y, return_alignment=True)
+    assert seen[0] == "flashbertscore.bertscore.default"
+    assert "flashbertscore.bertscore_aligned.default" in seen
+    with torch.profiler.profile() as profile:
+        functional.bertscore(x, y, candidate_weights=w)
+    names = [event.key for event in profile.key_averages()]
+    assert "flashbertscore::bertscore" in names
 
 
 def test_fake_tensors_of_every_function() -> None:

@@ -229,3 +229,17 @@ def test_ten_thousand_tokens_need_no_matrix() -> None:
     assert tokens == 10_000
     assert size < 4e6
     assert memory < 120
+
+
+def test_json_has_null_where_a_number_is_none(
+    run: Callable[..., tuple[int, str, str]], scorer: BERTScorer
+) -> None:
+    weightless = dict.fromkeys(range(len(scorer._tokenizer)), 0.0)
+    made = BERTScorer(scorer.model_type, scorer.num_layers, idf=weightless)
+    found = made.explain(CANDIDATE, REFERENCE)
+    assert math.isnan(found.precision)
+    record = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert (record["precision"], record["recall"], record["f1"]) == (None, None, 0.0)
+    code, out, err = run("-c", CANDIDATE, "-r", REFERENCE, "--idf", "--json")
+    assert (code, out) == (2, "")
+    assert "--idf: the IDF of one text is 0; give files" in err

@@ -62,6 +62,30 @@ def test_a_match_ends_at_ctrl_c(dtype: str, align: bool, tmp_path: Path) -> None
     assert (out, err) == ("interrupted 1.0\n", "")
 
 
+GRID = """
+import torch
+from flashbertscore import functional
+x = torch.ones(30 * 40_000, 8)  # 40,000 documents: 1.6 billion pairs
+offsets = torch.arange(0, len(x) + 1, 30)
+torch.set_num_threads(2)
+print("go", flush=True)
+try:
+    functional.bertscore_matrix(x, offsets, x, offsets, top_k=1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_a_grid_ends_at_ctrl_c(tmp_path: Path) -> None:
+    with start("-c", GRID, folder=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        time.sleep(0.3)  # into the kernel
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out, err) == ("interrupted\n", "")
+
+
 def test_a_handler_that_does_not_raise_changes_nothing() -> None:
     """The handler of a signal runs in the middle of the match, which goes on."""
     x = torch.randn(1, 20_000, 64)

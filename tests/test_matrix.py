@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends import pack
-from flashbertscore import functional, isas, matrix
+from backends import assert_matches_oracle, pack
+from flashbertscore import functional, isas, matrix, ops, oracle
 from flashbertscore.functional import Scores, TopScores
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -20,11 +20,15 @@ def documents(lengths: list[int], dtype: torch.dtype = torch.float32) -> tuple[T
     return pack([torch.randn(n, 24).to(dtype) for n in lengths])
 
 
-def by_pairs(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor], *weights: Tensor | None) -> Scores:
+def by_pairs(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor], *weights: Tensor | None) -> Tensor:
+    """The equation in float64, [3, C x R]."""
     C, R = len(x[1]) - 1, len(y[1]) - 1
     pairs = torch.cartesian_prod(torch.arange(C), torch.arange(R))
-    found = functional.bertscore_packed(*x, *y, pairs, *weights)
-    return Scores(*(values.view(C, R) for values in found))
+    return oracle.bertscore_packed(*x, *y, pairs, *weights)
+
+
+def flat(scores: Scores) -> Scores:
+    return Scores(*(values.flatten() for values in scores))
 
 
 def assert_equal(got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -43,19 +47,95 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(matrix, "LEAST_REFERENCES", min(3, request.param))
 
 
+def hard(lengths: list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Documents with a NaN, an infinity, a zero vector, and norms that products cannot hold."""
+    tokens, offsets = documents(lengths, torch.float64)
+    scale = 1e-200 if dtype == torch.float64 else 1e-20
+    tokens[offsets[2]] *= scale
+    tokens = tokens.to(dtype)
+    tokens[offsets[4]] = 0
+    tokens[offsets[5] + 2, 3] = torch.nan
+    tokens[offsets[6], 0] = torch.inf
+    return tokens, offsets
+
+
 @pytest.mark.usefixtures("_isa", "_tiles")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_pair(dtype: torch.dtype) -> None:
-    x, y = documents([3, 0, 17, 60, 5], dtype), documents([33, 1, 8, 0, 2, 50, 7], dtype)
+    # Around tiles and panels, longer than what shares a panel, and with rules of their own.
+    x = hard([3, 0, 17, 60, 5, 12, 1, 130, 13], dtype)
+    y = hard([33, 1, 8, 0, 2, 50, 7, 129, 128, 31], dtype)
     weights = torch.rand(len(x[0])), torch.rand(len(y[0]))
-    assert_equal(functional.bertscore_matrix(*x, *y, *weights), by_pairs(x, y, *weights))
+    weights[0][:3] = 0  # of the first document nothing counts
+    got = functional.bertscore_matrix(*x, *y, *weights)
+    assert_matches_oracle(flat(got), by_pairs(x, y, *weights), dtype)
+
+
+@pytest.mark.usefixtures("_isa")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_no_bit_depends_on_what_else_is_in_the_grid(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [3, 0, 17, 60, 5, 12, 1, 130, 13, 30, 25, 48, 7, 22]
+    x, y = hard(lengths, dtype), hard([33, 1, 8, 0, 2, 50, 7, 129, 128, 31], dtype)
+    w, v = torch.rand(len(x[0])), torch.rand(len(y[0]))
+    whole = functional.bertscore_matrix(*x, *y, w, v)
+    back = functional.bertscore_matrix(*y, *x, v, w)
+    assert_equal(whole, (back.recall.T, back.precision.T, back.f1.T))
+    for c in (0, 4, 7, 9):  # one candidate on its own
+        a, b = x[1][c], x[1][c + 1]
+        alone = functional.bertscore_matrix(x[0][a:b], x[1][c : c + 2] - a, *y, w[a:b], v)
+        assert_equal(tuple(values[c : c + 1] for values in whole), alone)
+    for size in (1, 7):
+        monkeypatch.setattr(matrix, "TILE_PAIRS", size)
+        monkeypatch.setattr(matrix, "LEAST_REFERENCES", min(3, size))
+        assert_equal(functional.bertscore_matrix(*x, *y, w, v), whole)
+
+
+def test_no_bit_depends_on_threads() -> None:
+    x = pack([torch.randn(n, 256) for n in torch.randint(20, 140, (60,)).tolist()])
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            found.append(functional.bertscore_matrix(*x, x[0].clone(), x[1]))
+            found.append(functional.bertscore_matrix(*x, *x))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert_equal(other, found[0])
+
+
+def test_views_and_gradients_get_the_same_scores() -> None:
+    x, y = documents([3, 0, 17, 60, 5]), documents([33, 1, 8, 0, 2, 50, 7])
+    expected = functional.bertscore_matrix(*x, *y)
+    wide = torch.randn(len(x[0]), 2 * 24)
+    wide[:, ::2] = x[0]
+    for view in (wide[:, ::2], torch._neg_view(-x[0]), torch.nn.Parameter(x[0], False)):
+        assert_equal(functional.bertscore_matrix(view, x[1], *y), expected)
+    with_gradients = functional.bertscore_matrix(x[0].clone().requires_grad_(), x[1], *y)
+    assert with_gradients.f1.requires_grad
+    for a, b in zip(with_gradients, expected, strict=True):  # pair by pair, in another order
+        torch.testing.assert_close(a.detach(), b, rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("_isa", "_tiles")
-def test_the_same_set_on_both_sides_takes_half_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = documents([3, 0, 17, 60, 5, 1, 9, 33])
+def test_the_same_set_on_both_sides() -> None:
+    x = documents([3, 0, 17, 60, 5, 1, 9, 33, 140])
     x[0][4] = torch.nan
     w = torch.rand(len(x[0]))
+    got = functional.bertscore_matrix(*x, *x, w, w)
+    assert_equal(got, functional.bertscore_matrix(*x, x[0].clone(), x[1], w, w))
+    assert_equal(got, (got.recall.T, got.precision.T, got.f1.T))
+    # Other weights on the other side: no symmetry to use.
+    other = functional.bertscore_matrix(*x, *x, w, torch.rand(len(x[0])))
+    assert not torch.equal(other.recall.T.nan_to_num(), other.precision.nan_to_num())
+
+
+def test_the_same_set_with_gradients_takes_half_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, offsets = documents([3, 0, 17, 60, 5, 1, 9, 33])
+    x.requires_grad_()
     computed = []
     call = matrix._score_pairs
 
@@ -64,16 +144,23 @@ def test_the_same_set_on_both_sides_takes_half_the_pairs(monkeypatch: pytest.Mon
         return call(*arguments)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(matrix, "_score_pairs", counted)
-    got = functional.bertscore_matrix(*x, *x, w, w)
+    functional.bertscore_matrix(x, offsets, x, offsets)
     assert sum(computed) == 8 * 9 / 2
-    apart = functional.bertscore_matrix(*x, x[0].clone(), x[1], w, w)
+    functional.bertscore_matrix(x, offsets, x.clone(), offsets)
     assert sum(computed) == 8 * 9 / 2 + 64
-    monkeypatch.undo()
-    assert_equal(got, apart)
-    assert_equal(got, (got.recall.T, got.precision.T, got.f1.T))
-    # Other weights on the other side: no symmetry to use.
-    other = functional.bertscore_matrix(*x, *x, w, torch.rand(len(x[0])))
-    assert not torch.equal(other.recall.T.nan_to_num(), other.precision.nan_to_num())
+
+
+def test_the_same_set_takes_half_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = documents([30] * 200)
+
+    def sevens(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
+        del candidate
+        return tuple(torch.full((count,), 7.0) for _ in range(3))
+
+    monkeypatch.setattr(ops, "_outputs", sevens)
+    found = ops.match_grid(*x, *x, None, None, 0)
+    assert 0.4 < (found[2] == 7).float().mean() < 0.5
+    assert (found[2].triu() != 7).all()
 
 
 def best(scores: Scores, k: int) -> TopScores:

@@ -7,6 +7,7 @@
 #include "cpu/backward.h"
 #include "cpu/encoder_layer.h"
 #include "cpu/greedy_match.h"
+#include "cpu/grid.h"
 #include "cpu/isa.h"
 #if defined(FLASHBERTSCORE_CUDA_VERSION)
 #include "bindings/cuda_gradient.h"
@@ -80,6 +81,21 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
         fbs::greedy_match(candidate, reference, list,
                           {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
                           threads, isa, fbs::bindings::alignment_out(alignment));
+    } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
+}
+
+void match_grid(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
+                const fbs::TokenBatch& reference, fbs::index_t reference_rows,
+                fbs::index_t diagonal, std::uintptr_t precision, std::uintptr_t recall,
+                std::uintptr_t f1, int threads) {
+    const fbs::Isa& isa = chosen_isa();
+    try {
+        const py::gil_scoped_release unlocked;
+        fbs::Interrupt interrupt(&has_signal);
+        fbs::validate(candidate, candidate_rows, reference, reference_rows, {nullptr, 0});
+        fbs::match_grid(candidate, reference, diagonal,
+                        {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
+                        threads, isa);
     } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
 }
 
@@ -222,6 +238,9 @@ PYBIND11_MODULE(_core, m) {
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
           py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"),
           py::arg("alignment") = fbs::bindings::AlignmentAddresses{});
+    m.def("match_grid", &match_grid, py::arg("candidate"), py::arg("candidate_rows"),
+          py::arg("reference"), py::arg("reference_rows"), py::arg("diagonal"),
+          py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));
     m.def("match_backward", &match_backward, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
           py::arg("precision"), py::arg("recall"), py::arg("alignment"), py::arg("gradient"),

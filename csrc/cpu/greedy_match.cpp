@@ -13,9 +13,9 @@
 #include "core/parallel.h"
 #include "cpu/ahead.h"
 #include "cpu/prepare.h"
+#include "cpu/scores.h"
 #include "cpu/tiles.h"
 
-#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -74,7 +74,6 @@ class Matcher {
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    void read_all(Documents<T, S>& side, int threads) const;
     // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
     // or a side has no token, and leaves the tokens of a longer one to `sweep`, which then takes
     // them from the cache.
@@ -100,7 +99,6 @@ class Matcher {
                index_t e, const T* best, const Place<T>* places, std::int32_t* index,
                T* similarity) const;
     void align(index_t p, const Workspace<T, S>* best) const; // null: there are no matches
-    void write(index_t p, double precision, double recall, double f1);
 
     Documents<T, S> candidate_;
     Documents<T, S> reference_;
@@ -111,22 +109,6 @@ class Matcher {
     index_t dim_;
     index_t block_panels_;
 };
-
-template <class T, class S>
-void Matcher<T, S>::read_all(Documents<T, S>& side, int threads) const {
-    const index_t documents = side.batch().documents;
-    const double elements = static_cast<double>(side.batch().rows()) * static_cast<double>(dim_);
-    const int workers = useful_threads(elements, threads);
-    WorkQueue queue(documents, 1 + documents / (16 * workers));
-    run_workers(workers, [&](int) {
-        for (index_t begin, end; queue.take(begin, end);) {
-            for (index_t d = begin; d < end; ++d) {
-                side.locate(d);
-                side.read(d, side.count(d));
-            }
-        }
-    });
-}
 
 template <class T, class S>
 void Matcher<T, S>::run(int threads) {
@@ -194,13 +176,12 @@ bool Matcher<T, S>::settled(index_t p) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     if (!candidate_.finite(c) || !reference_.finite(r)) {
-        const double nan = std::numeric_limits<double>::quiet_NaN();
-        write(p, nan, nan, nan);
+        write<T>(out_, p, kNoScores);
         if (alignment_) { align(p, nullptr); }
         return true;
     }
     if (candidate_.count(c) == 0 || reference_.count(r) == 0) {
-        write(p, 0.0, 0.0, 0.0);
+        write<T>(out_, p, {0.0, 0.0, 0.0});
         if (alignment_) { align(p, nullptr); }
         return true;
     }
@@ -402,29 +383,9 @@ template <class T, class S>
 void Matcher<T, S>::finish(index_t p, const Workspace<T, S>& best) {
     if (settled(p)) { return; } // a token read on the way may have decided it
     if (alignment_) { align(p, &best); }
-    const auto mean = [](const Documents<T, S>& side, index_t d, const T* best) {
-        const T* scale = side.scale(d);
-        double sum = 0.0;
-        double weights = 0.0;
-        for (index_t i = 0; i < side.count(d); ++i) {
-            const double weight = side.weight(d, i);
-            sum += weight * static_cast<double>(best[i] * scale[i]);
-            weights += weight;
-        }
-        return sum / weights; // 0 / 0 is NaN: nothing had weight
-    };
-    const double precision = mean(candidate_, pairs_.candidate(p), best.row_max.data());
-    const double recall = mean(reference_, pairs_.reference(p), best.column_max.data());
-    const double sum = precision + recall;
-    const bool defined = sum != 0.0 && !std::isnan(sum);
-    write(p, precision, recall, defined ? 2.0 * precision * recall / sum : 0.0);
-}
-
-template <class T, class S>
-void Matcher<T, S>::write(index_t p, double precision, double recall, double f1) {
-    static_cast<T*>(out_.precision)[p] = static_cast<T>(precision);
-    static_cast<T*>(out_.recall)[p] = static_cast<T>(recall);
-    static_cast<T*>(out_.f1)[p] = static_cast<T>(f1);
+    write<T>(out_, p,
+             scores_of(mean(candidate_, pairs_.candidate(p), best.row_max.data()),
+                       mean(reference_, pairs_.reference(p), best.column_max.data())));
 }
 
 // Pairs that a matcher of S leaves out: a document of theirs must be computed in T throughout.

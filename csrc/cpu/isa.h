@@ -68,8 +68,20 @@ struct Kernels {
                   const T* y_scale /* [panel_count * C] */, index_t panel_count, index_t dim,
                   T* row_max /* [count] */, T* column_max /* [panel_count * C] */, Ahead ahead);
 
-    // The same for any number of rows on both sides, none of them packed: for pairs so short that
-    // packing would cost more than the products.
+    // What `match` does in two steps, for panels that hold several documents one after the other:
+    // products[r, c] = <x_r, y_c> for count <= R rows and all columns of the panels,
+    void (*multiply)(Rows<S> x, index_t count, const S* panels, index_t panel_count, index_t dim,
+                     T* products /* [count, panel_count * C] */, Ahead ahead);
+    // and for some of these rows, of one document, the maxima within each document of y: row_max is
+    // set, where a document has columns, column_max grows.
+    void (*maxima)(const T* products /* [count, pitch] */, index_t pitch, const T* x_scale,
+                   index_t count, const T* y_scale /* [first[documents]] */,
+                   const index_t* first /* [documents + 1] columns */, index_t documents,
+                   T* row_max /* [documents, row_pitch] */, index_t row_pitch,
+                   T* column_max /* [pitch] */);
+
+    // Like `match` for any number of rows on both sides, none of them packed: for pairs so short
+    // that packing would cost more than the products.
     void (*match_short)(Rows<S> x, const T* x_scale /* [N] */, index_t N, Rows<S> y,
                         const T* y_scale /* [M] */, index_t M, index_t dim, T* row_max /* [N] */,
                         T* column_max /* [M] */, Ahead ahead);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include "core/numeric.h"
+#include "core/parallel.h"
 #include "core/views.h"
 #include "cpu/isa.h"
+#include "cpu/tiles.h"
 
 #include <cmath>
 #include <type_traits>
@@ -46,6 +48,9 @@ class Documents {
     // `count` tokens of document d from token `first` on, which must have been read, in place if
     // the document allows it, else written to scratch[count, dim].
     Rows<S> rows(index_t d, index_t first, index_t count, S* scratch) const;
+
+    // The same, written to out[count, dim] wherever they are.
+    void copy(index_t d, index_t first, index_t count, S* out) const;
 
     // Weight of token i of document d.
     double weight(index_t d, index_t i) const {
@@ -165,9 +170,14 @@ void Documents<T, S>::read(index_t d, index_t end) {
 template <class T, class S>
 Rows<S> Documents<T, S>::rows(index_t d, index_t first, index_t count, S* scratch) const {
     if (in_place(d)) { return {static_cast<const S*>(data(d, row(d, first))), batch_.row_stride}; }
-    for (index_t i = 0; i < count; ++i) {
+    copy(d, first, count, scratch);
+    return {scratch, batch_.dim};
+}
+
+template <class T, class S>
+void Documents<T, S>::copy(index_t d, index_t first, index_t count, S* out) const {
+    for (index_t i = 0; i < count; ++i, out += batch_.dim) {
         const void* x = data(d, row(d, first + i));
-        S* out = scratch + i * batch_.dim;
         if constexpr (std::is_same_v<T, S>) {
             if (extreme(d) && scale(d)[first + i] != T(0) && !ordinary(norm(x))) {
                 unit(x, out);
@@ -176,7 +186,24 @@ Rows<S> Documents<T, S>::rows(index_t d, index_t first, index_t count, S* scratc
         }
         kernels_.convert(x, batch_.dtype, batch_.dim, out);
     }
-    return {scratch, batch_.dim};
+}
+
+// Locates and reads all documents of a side.
+template <class T, class S>
+void read_all(Documents<T, S>& side, int threads) {
+    const index_t documents = side.batch().documents;
+    const double elements =
+        static_cast<double>(side.batch().rows()) * static_cast<double>(side.batch().dim);
+    const int workers = useful_threads(elements, threads);
+    WorkQueue queue(documents, 1 + documents / (16 * workers));
+    run_workers(workers, [&](int) {
+        for (index_t begin, end; queue.take(begin, end);) {
+            for (index_t d = begin; d < end; ++d) {
+                side.locate(d);
+                side.read(d, side.count(d));
+            }
+        }
+    });
 }
 
 } // namespace flashbertscore

@@ -74,6 +74,34 @@ void match(Rows<T> x, const T* x_scale, index_t count, const T* panels, const T*
                     ahead, {});
 }
 
+template <class T>
+void multiply(Rows<T> x, index_t, const T* panels, index_t panel_count, index_t dim, T* products,
+              Ahead) {
+    for (index_t j = 0; j < panel_count; ++j) {
+        double sum = 0.0;
+        for (index_t k = 0; k < dim; ++k) {
+            sum += static_cast<double>(x[0][k]) * static_cast<double>(panels[j * dim + k]);
+        }
+        products[j] = static_cast<T>(sum);
+    }
+}
+
+template <class T>
+void maxima(const T* products, index_t pitch, const T* x_scale, index_t count, const T* y_scale,
+            const index_t* first, index_t documents, T* row_max, index_t row_pitch, T* column_max) {
+    for (index_t d = 0; d < documents; ++d) {
+        for (index_t r = 0; r < count; ++r) {
+            T& most = row_max[d * row_pitch + r];
+            most = -std::numeric_limits<T>::infinity();
+            for (index_t j = first[d]; j < first[d + 1]; ++j) {
+                const T dot = products[r * pitch + j];
+                most = std::max(most, dot * y_scale[j]);
+                column_max[j] = std::max(column_max[j], dot * x_scale[r]);
+            }
+        }
+    }
+}
+
 void store(void* row, DType dtype, index_t k, double value) {
     const float single = static_cast<float>(value);
     if (dtype == DType::bfloat16) {
@@ -168,6 +196,8 @@ constexpr Kernels<T> kernels() {
             convert<T>,
             pack<T>,
             match<T>,
+            multiply<T>,
+            maxima<T>,
             match_short<T>,
             match_places<T>,
             match_short_places<T>};

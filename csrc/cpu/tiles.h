@@ -36,6 +36,11 @@ inline constexpr index_t kShort = 48;
 
 inline bool is_short(index_t N, index_t M) { return N <= kShort && M <= kShort; }
 
+// Most tokens of a document that is matched with others' in one panel, and most columns of such
+// documents: their similarities with a tile of rows stay in the L1 cache beside the rows.
+inline constexpr index_t kGridTokens = 128;
+inline constexpr index_t kGridColumns = 512;
+
 // Starting a thread costs some 20 us; below this many multiply-adds a worker it does not pay.
 inline constexpr double kWorkPerThread = 3e7;
 

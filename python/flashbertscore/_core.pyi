@@ -28,6 +28,17 @@ def greedy_match(
     threads: int,
     alignment: list[int] = ...,
 ) -> None: ...
+def match_grid(
+    candidate: TokenBatch,
+    candidate_rows: int,
+    reference: TokenBatch,
+    reference_rows: int,
+    diagonal: int,
+    precision: int,
+    recall: int,
+    f1: int,
+    threads: int,
+) -> None: ...
 def match_backward(
     candidate: TokenBatch,
     candidate_rows: int,

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from flashbertscore import checks
-
 
 class SupportsDLPack(Protocol):
     """An array that other libraries can read (https://dmlc.github.io/dlpack)."""
@@ -39,10 +37,9 @@ def tensor(name: str, value: Any) -> Tensor:
     """Return ``value`` as a tensor that shares its memory.
 
     Raises:
-        TypeError: it is no strided tensor, and no array that torch can read.
+        TypeError: it is no tensor, and no array that torch can read.
     """
     if isinstance(value, Tensor):
-        checks.tensor(name, value)
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OPS = torch.ops.flashbertscore
+_CPU = torch._C.DispatchKey.CPU  # noqa: SLF001
+_AFTER = torch._C._after_autograd_keyset  # noqa: SLF001 - as torch.library does
 _TOKENS = {"bertscore": (0, 1, 4, 5), "bertscore_packed": (0, 2, 5, 6)}
 """Which arguments of an op are candidate, reference and their weights."""
 
 
-def _below(op: str, keyset: Any, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
+def _below(op: Any, keyset: Any, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """The op as the dispatcher's next key has it."""
     with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library does
-        below = keyset & torch._C._after_autograd_keyset  # noqa: SLF001
-        found: tuple[Tensor, ...] = getattr(_OPS, op).default.redispatch(below, *arguments)
+        found: tuple[Tensor, ...] = op.redispatch(keyset & _AFTER, *arguments)
         return found
 
 
@@ -39,7 +40,7 @@ class _Aligned(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
 
     @staticmethod
     def forward(ctx: Any, name: str, keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        output = _below(f"{name}_aligned", keyset, arguments)
+        output = _below(getattr(_OPS, f"{name}_aligned").default, keyset, arguments)
         ctx.name = name
         # Masks are in the alignment: a masked token has no match.
         kept = [arguments[i] for i in _TOKENS[name]] if name == "bertscore" else arguments
@@ -73,7 +74,7 @@ class _Backward(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
     @staticmethod
     def forward(ctx: Any, op: str, keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
         del ctx
-        return _below(op, keyset, arguments)
+        return _below(getattr(_OPS, op).default, keyset, arguments)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -82,13 +83,32 @@ class _Backward(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
         raise NotImplementedError(message)
 
 
-def _under_autograd(op: str, keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
+def _requires_grad(arguments: tuple[Any, ...]) -> bool:
+    # A loop: a generator in any() would cost a tenth of a call on a short pair.
+    for value in arguments:  # noqa: SIM110
+        if isinstance(value, Tensor) and value.requires_grad:
+            return True
+    return False
+
+
+def _kernel(op: str) -> Callable[..., tuple[Tensor, ...]]:
     """What the dispatcher calls for an op where autograd has its place."""
-    needed = torch.is_grad_enabled() and any(
-        isinstance(value, Tensor) and value.requires_grad for value in arguments
-    )
-    if not needed:
-        return _below(op, keyset, arguments)
+    overload = getattr(_OPS, op).default
+    on_cpu = ops.CPU.get(op)
+
+    def kernel(keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        if torch.is_grad_enabled() and _requires_grad(arguments):
+            return _differentiable(op, keyset, arguments)
+        below = keyset & _AFTER
+        if on_cpu and below.highestPriorityTypeId() == _CPU:
+            return on_cpu(*arguments)  # no mode, no wrapper is before it: a fifth of a short call
+        found: tuple[Tensor, ...] = overload.redispatch(below, *arguments)
+        return found
+
+    return kernel
+
+
+def _differentiable(op: str, keyset: Any, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
     second = op.endswith("_backward")
     function: Any = _Backward if second else _Aligned
     if not second:  # the dispatcher drops trailing arguments that have their default, None
@@ -179,7 +199,7 @@ def _register(name: str, vmap: Callable[..., Any]) -> None:
     library = ops.LIBRARY
     aligned, gradient = f"{name}_aligned", f"{name}_backward"
     for op in (name, aligned, gradient):
-        library.impl(op, functools.partial(_under_autograd, op), "Autograd", with_keyset=True)
+        library.impl(op, _kernel(op), "Autograd", with_keyset=True)
         register.register_vmap(f"flashbertscore::{op}", functools.partial(vmap, op), lib=library)
         if op != gradient:
             for key in ("AutocastCPU", "AutocastCUDA"):

@@ -21,30 +21,42 @@ def _names(dtypes: Sequence[torch.dtype]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
+def result_dtype(tokens: Tensor) -> torch.dtype:
+    """Dtype of scores, similarities and of weights as the kernels read them."""
+    return torch.float64 if tokens.dtype == torch.float64 else torch.float32
+
+
 def tensor(name: str, value: object) -> None:
     """Raise TypeError unless ``value`` is a strided tensor."""
     if not isinstance(value, Tensor):
         message = f"{name}: expected a torch.Tensor, got {type(value).__name__}"
         raise TypeError(message)
-    if value.layout != torch.strided:
+    if value.layout is not torch.strided:
         message = f"{name}: expected a strided tensor, got layout {value.layout}"
         raise TypeError(message)
 
 
+def _tokens(name: str, x: Tensor, rank: int) -> torch.Size:
+    """Check the embeddings of one side on their own and return their shape."""
+    tensor(name, x)
+    if x.dtype not in DTYPES:
+        message = f"{name}: expected dtype {_names(list(DTYPES))}, got {_names([x.dtype])}"
+        raise TypeError(message)
+    shape = x.shape
+    layout = "[B, N, D]" if rank == 3 else "[T, D]"
+    if len(shape) != rank:
+        message = f"{name}: expected {rank} dimensions {layout}, got shape {list(shape)}"
+        raise ValueError(message)
+    if shape[-1] < 1:
+        message = f"{name}: expected D >= 1 in {layout}, got shape {list(shape)}"
+        raise ValueError(message)
+    return shape
+
+
 def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
     """Check both sides' embeddings: rank, dtype, device and a common D >= 1."""
-    layout = "[B, N, D]" if rank == 3 else "[T, D]"
-    for name, x in (("candidate", candidate), ("reference", reference)):
-        tensor(name, x)
-        if x.dtype not in DTYPES:
-            message = f"{name}: expected dtype {_names(list(DTYPES))}, got {_names([x.dtype])}"
-            raise TypeError(message)
-        if x.dim() != rank:
-            message = f"{name}: expected {rank} dimensions {layout}, got shape {list(x.shape)}"
-            raise ValueError(message)
-        if x.shape[-1] < 1:
-            message = f"{name}: expected D >= 1 in {layout}, got shape {list(x.shape)}"
-            raise ValueError(message)
+    x_shape = _tokens("candidate", candidate, rank)
+    y_shape = _tokens("reference", reference, rank)
     if reference.dtype != candidate.dtype:
         message = (
             f"reference: expected the dtype of candidate, {_names([candidate.dtype])}, "
@@ -52,17 +64,13 @@ def embeddings(candidate: Tensor, reference: Tensor, rank: int) -> None:
         )
         raise TypeError(message)
     device("reference", reference, candidate)
-    if reference.shape[-1] != candidate.shape[-1]:
+    if y_shape[-1] != x_shape[-1]:
         message = (
-            f"reference: expected D = {candidate.shape[-1]} as in candidate, "
-            f"got shape {list(reference.shape)}"
+            f"reference: expected D = {x_shape[-1]} as in candidate, got shape {list(y_shape)}"
         )
         raise ValueError(message)
-    if rank == 3 and reference.shape[0] != candidate.shape[0]:
-        message = (
-            f"reference: expected B = {candidate.shape[0]} as in candidate, "
-            f"got shape {list(reference.shape)}"
-        )
+    if rank == 3 and y_shape[0] != x_shape[0]:
+        message = f"reference: expected B = {x_shape[0]} as in candidate, got shape {list(y_shape)}"
         raise ValueError(message)
 
 
@@ -95,7 +103,7 @@ def heads(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> None:
 
 def device(name: str, value: Tensor, like: Tensor, *, or_cpu: bool = False) -> None:
     """Raise ValueError unless ``value`` is on the device of ``like`` (or, if allowed, the CPU)."""
-    if value.device != like.device and not (or_cpu and value.device.type == "cpu"):
+    if value.device != like.device and not (or_cpu and value.is_cpu):
         wanted = f"{like.device} or cpu" if or_cpu and like.device.type != "cpu" else like.device
         message = f"{name}: expected device {wanted}, got {value.device}"
         raise ValueError(message)
@@ -105,27 +113,26 @@ def mask(name: str, value: Tensor | None, tokens: Tensor) -> None:
     """Check a mask [B, N] against its tokens [B, N, D]."""
     if value is None:
         return
-    tensor(name, value)
-    device(name, value, tokens)
+    _beside(name, value, tokens)
     if value.dtype.is_complex:
         message = f"{name}: expected a bool, integer or float dtype, got {_names([value.dtype])}"
         raise TypeError(message)
-    _shape(name, value, tokens)
 
 
 def weights(name: str, value: Tensor | None, tokens: Tensor) -> None:
     """Check weights [B, N] or [T] against their tokens [..., D]."""
     if value is None:
         return
-    tensor(name, value)
-    device(name, value, tokens)
+    _beside(name, value, tokens)
     if not value.dtype.is_floating_point:
         message = f"{name}: expected a floating dtype, got {_names([value.dtype])}"
         raise TypeError(message)
-    _shape(name, value, tokens)
 
 
-def _shape(name: str, value: Tensor, tokens: Tensor) -> None:
+def _beside(name: str, value: Tensor, tokens: Tensor) -> None:
+    """Check that there is one value a token, on the device of the tokens."""
+    tensor(name, value)
+    device(name, value, tokens)
     expected = tokens.shape[:-1]
     if value.shape != expected:
         layout = "[B, N]" if len(expected) == 2 else "[T]"
@@ -158,11 +165,12 @@ class Padded(NamedTuple):
 
     def check(self) -> None:
         """Raise TypeError or ValueError unless shapes, dtypes and devices are as required."""
-        embeddings(self.candidate, self.reference, rank=3)
-        mask("candidate_mask", self.candidate_mask, self.candidate)
-        mask("reference_mask", self.reference_mask, self.reference)
-        weights("candidate_weights", self.candidate_weights, self.candidate)
-        weights("reference_weights", self.reference_weights, self.reference)
+        candidate, reference, candidate_mask, reference_mask, w, v = self
+        embeddings(candidate, reference, rank=3)
+        mask("candidate_mask", candidate_mask, candidate)
+        mask("reference_mask", reference_mask, reference)
+        weights("candidate_weights", w, candidate)
+        weights("reference_weights", v, reference)
 
     @property
     def pair_count(self) -> int:

@@ -6,6 +6,7 @@ prints it. O(tokens) memory: it works where a matrix of similarities does not fi
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,16 +64,22 @@ class Explanation:
     coverage: Coverage
 
     def as_dict(self) -> dict[str, Any]:
-        """As what JSON can hold."""
+        """As what JSON can hold: None for NaN."""
         return {
-            "candidate": [asdict(token) for token in self.candidate],
-            "reference": [asdict(token) for token in self.reference],
-            "precision": self.precision,
-            "recall": self.recall,
-            "f1": self.f1,
-            "rescaled": self.rescaled,
+            "candidate": [_finite(asdict(token)) for token in self.candidate],
+            "reference": [_finite(asdict(token)) for token in self.reference],
+            **_finite({"precision": self.precision, "recall": self.recall, "f1": self.f1}),
+            "rescaled": None if self.rescaled is None else [*map(_or_none, self.rescaled)],
             "coverage": self.coverage.as_dict(),
         }
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _or_none(value) for name, value in values.items()}
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def explain(method: Method, candidate: str, reference: str) -> Explanation:

@@ -55,6 +55,8 @@ from flashbertscore import arrays, autograd, matrix  # noqa: F401 - importing au
 if TYPE_CHECKING:
     from flashbertscore.arrays import Array
 
+_OPS = torch.ops.flashbertscore
+
 
 class Scores(NamedTuple):
     """Precision, recall and F1, one value per pair."""
@@ -158,8 +160,8 @@ def bertscore(
         arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
-        return Scores(*torch.ops.flashbertscore.bertscore(*arguments))
-    found = torch.ops.flashbertscore.bertscore_aligned(*arguments)
+        return Scores(*_OPS.bertscore(*arguments))
+    found = _OPS.bertscore_aligned(*arguments)
     return Scores(*found[:3]), Alignment(*found[3:])
 
 
@@ -233,8 +235,8 @@ def bertscore_packed(
         arrays.optional("reference_weights", reference_weights),
     )
     if not return_alignment:
-        return Scores(*torch.ops.flashbertscore.bertscore_packed(*arguments))
-    found = torch.ops.flashbertscore.bertscore_packed_aligned(*arguments)
+        return Scores(*_OPS.bertscore_packed(*arguments))
+    found = _OPS.bertscore_packed_aligned(*arguments)
     sides = ((arguments[1], 0), (arguments[3], 1))
     offsets = (_entries(own, arguments[4], column) for own, column in sides)
     return Scores(*found[:3]), Alignment(*found[3:], *offsets)
@@ -275,7 +277,10 @@ def bertscore_matrix(
     """BERTScore of every candidate document with every reference document.
 
     Memory beyond inputs and result is that of one tile, some MiB. Where both sides are the same
-    tensors, each pair is computed once and P(a, b) is R(b, a): half the work, the same bits.
+    tensors, each pair is computed once and P(a, b) is R(b, a): half the work, the same bits. No bit
+    of a score depends on what else is in the grid. On the CPU those of short documents can differ
+    from :func:`bertscore_packed`'s by rounding (below 1e-6 in P and R): they are summed in another
+    order, which is faster where a document meets many. With gradients the packed op does the work.
 
     Args:
         candidate: see :func:`bertscore_packed`, as all others.

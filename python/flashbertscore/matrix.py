@@ -1,7 +1,8 @@
 """All pairs of two sets of documents, tile by tile: the work behind `bertscore_matrix`.
 
-A tile is every candidate against a few references, its pairs sorted by reference: a kernel finds
-each reference once, and nothing but the result grows with C x R.
+A tile is every candidate against a few references, so that a kernel meets each reference once, and
+nothing but the result grows with C x R. On the CPU a tile is one call of a kernel for grids. With
+gradients, and on other devices, it is a list of pairs for the packed op.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ class Side(NamedTuple):
     def __len__(self) -> int:
         """Number of documents."""
         return self.offsets.shape[0] - 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether the grid's kernel takes them: on the CPU, no subclass, no gradient wanted."""
+        tensors = [self.tokens] if self.weights is None else [self.tokens, self.weights]
+        return all(type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu for x in tensors) and not (
+            torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        )
 
     def part(self, begin: int, end: int) -> Side:
         """Documents ``begin`` to ``end - 1``."""
@@ -122,28 +131,36 @@ def tiles(candidate: Side, reference: Side, *, symmetric: bool) -> Iterator[Tile
         end = min(begin + width, count)
         rows = end if symmetric else len(candidate)
         x, y = candidate.part(0, rows), reference.part(begin, end)
-        c = torch.arange(rows).repeat(end - begin)
-        r = torch.arange(end - begin).repeat_interleave(rows)
-        if symmetric:
-            kept = c <= r + begin
-            c, r = c[kept], r[kept]
-        found = _score_pairs(
-            x.tokens, x.offsets, y.tokens, y.offsets, torch.stack([c, r], 1), x.weights, y.weights
+        scores = _scores(x, y, begin if symmetric else rows)
+        yield Tile(begin, end, _mirrored(scores, begin) if symmetric else scores)
+
+
+def _scores(x: Side, y: Side, diagonal: int) -> _Triple:
+    """Precision, recall and F1 [len(x), len(y)]; those of c > r + diagonal are not asked for."""
+    if x.plain and y.plain:
+        return ops.match_grid(
+            x.tokens, x.offsets, y.tokens, y.offsets, x.weights, y.weights, diagonal
         )
-        if symmetric:
-            yield Tile(begin, end, _mirrored(found, c, r, rows, begin))
-        else:
-            columns = (values.view(end - begin, rows).T for values in found)
-            yield Tile(begin, end, (next(columns), next(columns), next(columns)))
-
-
-def _mirrored(found: _Triple, c: Tensor, r: Tensor, rows: int, begin: int) -> _Triple:
-    """Fill the tile below the diagonal with what is above it."""
-    width = rows - begin
+    shape = len(x), len(y)
+    c = torch.arange(shape[0]).repeat(shape[1])
+    r = torch.arange(shape[1]).repeat_interleave(shape[0])
+    kept = c <= r + diagonal
+    c, r = c[kept], r[kept]
+    found = _score_pairs(
+        x.tokens, x.offsets, y.tokens, y.offsets, torch.stack([c, r], 1), x.weights, y.weights
+    )
+    place = (r * shape[0] + c).to(found[0].device)  # sorted by reference, as the pairs are
     precision, recall, f1 = (
-        values.new_zeros(rows, width).index_put((c.to(values.device), r.to(values.device)), values)
+        values.new_zeros(shape[0] * shape[1]).index_put((place,), values).view(shape[::-1]).T
         for values in found
     )
+    return precision, recall, f1
+
+
+def _mirrored(scores: _Triple, begin: int) -> _Triple:
+    """Fill the tile below the diagonal with what is above it."""
+    precision, recall, f1 = scores
+    width = f1.shape[1]
     upper = torch.ones(width, width, dtype=torch.bool, device=f1.device).triu()
 
     def full(values: Tensor, mirror: Tensor) -> Tensor:

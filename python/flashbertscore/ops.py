@@ -147,21 +147,24 @@ def self_attention(
 
 def _outputs(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
     """Three tensors [count] of the result dtype, uninitialized."""
-    dtype = torch.float64 if candidate.dtype == torch.float64 else torch.float32
-    precision = candidate.new_empty(count, dtype=dtype)
+    precision = candidate.new_empty(count, dtype=checks.result_dtype(candidate))
     return precision, torch.empty_like(precision), torch.empty_like(precision)
 
 
 def rows(x: Tensor) -> Tensor:
     """``x`` with contiguous rows, copied only if they are not."""
-    x = x.resolve_neg()
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    if x.is_neg():
+        x = x.resolve_neg()
+    plain = x.is_contiguous() or x.stride(-1) == 1 or x.shape[-1] == 1
+    return x if plain else x.contiguous()
 
 
 def weights(weights: Tensor | None, tokens: Tensor) -> Tensor | None:
     """Weights as the kernels read them: float32, or float64 for float64 tokens."""
-    dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
-    return None if weights is None else weights.to(dtype).contiguous()
+    if weights is None:
+        return None
+    dtype = checks.result_dtype(tokens)
+    return (weights if weights.dtype == dtype else weights.to(dtype)).contiguous()
 
 
 def _mask(name: str, mask: Tensor | None) -> Tensor | None:
@@ -185,17 +188,19 @@ def address(value: Tensor | None) -> int:
 
 def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core.TokenBatch:
     """Padded tokens [B, N, D] as the kernels see them."""
+    B, N, D = x.shape
+    document_stride, row_stride, _ = x.stride()
     return _core.TokenBatch(
         x.data_ptr(),
         checks.DTYPES[x.dtype],
-        x.shape[0],
-        x.shape[2],
-        x.stride(1),
-        x.stride(0),
-        x.shape[1],
+        B,
+        D,
+        row_stride,
+        document_stride,
+        N,
         0,
-        address(mask),
-        address(weights),
+        0 if mask is None else mask.data_ptr(),
+        0 if weights is None else weights.data_ptr(),
     )
 
 
@@ -224,11 +229,12 @@ def _match_cpu(
     outputs: Output,
 ) -> None:
     """The CPU kernels."""
-    precision, recall, f1, *alignment = (value.data_ptr() for value in outputs)
-    count, threads = outputs[0].shape[0], torch.get_num_threads()
-    scores = (precision, recall, f1)
+    precision, recall, f1, *alignment = outputs
+    scores = precision.data_ptr(), recall.data_ptr(), f1.data_ptr()
+    count, threads = precision.shape[0], torch.get_num_threads()
     if alignment:
-        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads, alignment)
+        places = [value.data_ptr() for value in alignment]
+        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads, places)
     else:
         _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads)
 
@@ -260,21 +266,15 @@ def _padded(match: Match, *arguments: Any, aligned: bool = False, **named: Any) 
     """The padded op by a kernel of ours; arguments of :class:`.checks.Padded`."""
     call = checks.Padded(*arguments, **named)
     call.check()
-    x, y = rows(call.candidate), rows(call.reference)
-    x_mask = _mask("candidate_mask", call.candidate_mask)
-    y_mask = _mask("reference_mask", call.reference_mask)
-    w, v = weights(call.candidate_weights, x), weights(call.reference_weights, y)
-    outputs = _outputs(x, call.pair_count)
+    x, y, x_mask, y_mask, w, v = call
+    x, y = rows(x), rows(y)
+    x_mask, y_mask = _mask("candidate_mask", x_mask), _mask("reference_mask", y_mask)
+    w, v = weights(w, x), weights(v, y)
+    (B, N, _), (_, M, _) = x.shape, y.shape
+    outputs = _outputs(x, B)
     if aligned:
-        outputs += _matches(outputs[0], [x.shape[:-1], y.shape[:-1]])
-    match(
-        padded_view(x, x_mask, w),
-        x.shape[0] * x.shape[1],
-        padded_view(y, y_mask, v),
-        y.shape[0] * y.shape[1],
-        0,
-        outputs,
-    )
+        outputs += _matches(outputs[0], [(B, N), (B, M)])
+    match(padded_view(x, x_mask, w), B * N, padded_view(y, y_mask, v), B * M, 0, outputs)
     return outputs
 
 
@@ -298,6 +298,43 @@ def _packed(match: Match, *arguments: Any, aligned: bool = False, **named: Any) 
         outputs,
     )
     return outputs
+
+
+def match_grid(
+    candidate: Tensor,
+    candidate_offsets: Tensor,
+    reference: Tensor,
+    reference_offsets: Tensor,
+    candidate_weights: Tensor | None,
+    reference_weights: Tensor | None,
+    diagonal: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores [C, R] of all pairs of documents on the CPU, without gradients.
+
+    Arguments are those of the packed op, checked; offsets int64 on the CPU. Pairs (c, r) with
+    c > r + ``diagonal`` are not asked for: what stands there is nothing.
+
+    Raises:
+        ValueError: offsets or weights that are wrong.
+    """
+    x, y = rows(candidate), rows(reference)
+    sides = (candidate_weights, x), (reference_weights, y)
+    w, v = (weights(None if own is None else own.resolve_neg(), side) for own, side in sides)
+    offsets = candidate_offsets.contiguous(), reference_offsets.contiguous()
+    shape = offsets[0].shape[0] - 1, offsets[1].shape[0] - 1
+    precision, recall, f1 = _outputs(x, shape[0] * shape[1])
+    _core.match_grid(
+        packed_view(x, offsets[0], w),
+        x.shape[0],
+        packed_view(y, offsets[1], v),
+        y.shape[0],
+        diagonal,
+        precision.data_ptr(),
+        recall.data_ptr(),
+        f1.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return precision.view(shape), recall.view(shape), f1.view(shape)
 
 
 @functools.cache
@@ -418,6 +455,10 @@ def _matches(like: Tensor, shapes: Sequence[Sequence[int]]) -> Output:
     )
 
 
+CPU: dict[str, Callable[..., Output]] = {}
+"""Kernels for the CPU, as they are registered."""
+
+
 def _register(
     name: str,
     op: Callable[..., Output],
@@ -426,8 +467,8 @@ def _register(
 ) -> None:
     for aligned in (False, True):
         own = f"{name}_aligned" if aligned else name
-        kernel = functools.partial(op, _match_cpu, aligned=aligned)
-        LIBRARY.impl(own, kernel, "CPU")
+        CPU[own] = functools.partial(op, _match_cpu, aligned=aligned)
+        LIBRARY.impl(own, CPU[own], "CPU")
         if hasattr(_core, "CudaPlan"):
             LIBRARY.impl(own, functools.partial(_on_cuda, op, elsewhere, aligned=aligned), "CUDA")
         composite = functools.partial(elsewhere, aligned=aligned)

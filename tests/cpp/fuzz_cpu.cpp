@@ -8,6 +8,7 @@
 #include "attention_problems.h"
 #include "core/validate.h"
 #include "cpu/greedy_match.h"
+#include "cpu/grid.h"
 #include "layer_problems.h"
 
 #include <chrono>
@@ -190,6 +191,21 @@ std::vector<double> scores(const Side& x, const Side& y, const fbs::PairList& pa
     return all;
 }
 
+// Of all pairs, [3, C, R]; what is not asked for keeps its 7, which no score is.
+std::vector<double> grid(const Side& x, const Side& y, index_t diagonal, int threads,
+                         const fbs::Isa& isa) {
+    const std::size_t count = static_cast<std::size_t>(x.batch.documents * y.batch.documents);
+    std::vector<double> all(3 * count, 7.0);
+    std::vector<float> single(3 * count, 7.0f);
+    const bool wide = x.batch.dtype == DType::float64;
+    const auto at = [&](std::size_t i) -> void* {
+        return wide ? static_cast<void*>(all.data() + i * count) : single.data() + i * count;
+    };
+    fbs::match_grid(x.batch, y.batch, diagonal, {at(0), at(1), at(2)}, threads, isa);
+    if (!wide) { all.assign(single.begin(), single.end()); }
+    return all;
+}
+
 // Precision and recall within the bound, NaN where the other is; F only where it is well
 // conditioned.
 bool agree(const std::vector<double>& a, const std::vector<double>& b, double bound) {
@@ -253,6 +269,48 @@ std::string try_one(std::uint64_t seed) {
     return "";
 }
 
+// All pairs of two packed sides of different numbers of documents.
+std::string try_grid(std::uint64_t seed) {
+    Random random(seed);
+    const DType dtype = static_cast<DType>(uniform(random, 0, 3));
+    const bool large = chance(random, 0.03);
+    const index_t dim = large ? 256 : some_dim(random);
+    const index_t C = uniform(random, 1, large ? 2 : 12), R = uniform(random, 1, large ? 2 : 12);
+    const Side x = make_side(random, dtype, C, dim, true, large);
+    const Side y = make_side(random, dtype, R, dim, true, large);
+    const double bound = dtype == DType::float64 ? 1e-13 : 1e-6;
+    std::vector<index_t> list;
+    for (index_t i = 0; i < C * R; ++i) { list.insert(list.end(), {i / R, i % R}); }
+    const std::vector<double> truth = scores(x, y, {list.data(), C * R}, 1, fbs::kScalar);
+    const std::size_t count = static_cast<std::size_t>(C * R);
+    for (index_t i = 0; i < fbs::isa_count(); ++i) {
+        const fbs::Isa& isa = *fbs::isas()[i];
+        if (!isa.supported()) { continue; }
+        const std::string name = std::string("grid, ") + isa.name;
+        const std::vector<double> one = grid(x, y, C, 1, isa);
+        if (!agree(one, truth, bound)) { return name + " differs from scalar pairs"; }
+        if (!same_bits(one, grid(x, y, C, 3, isa))) {
+            return name + ": bits depend on the number of threads";
+        }
+        const std::vector<double> back = grid(y, x, R, 1, isa);
+        const index_t diagonal = uniform(random, 0, C);
+        const std::vector<double> part = grid(x, y, diagonal, 1, isa);
+        for (index_t p = 0; p < C * R; ++p) {
+            const index_t c = p / R, r = p % R;
+            const double* const precision = one.data() + p;
+            const double* const recall = back.data() + static_cast<index_t>(count) + r * C + c;
+            if (std::memcmp(precision, recall, sizeof(double)) != 0) {
+                return name + ": precision is not the recall of the other direction";
+            }
+            const bool asked = c <= r + diagonal;
+            if (asked && std::memcmp(precision, part.data() + p, sizeof(double)) != 0) {
+                return name + ": bits depend on which part of the grid is asked for";
+            }
+        }
+    }
+    return "";
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -266,6 +324,7 @@ int main(int argc, char** argv) {
     long passed = 0;
     do {
         std::string wrong = try_one(seed);
+        if (wrong.empty()) { wrong = try_grid(seed); }
         if (wrong.empty()) { wrong = fbs::test::try_attention(seed); }
         if (wrong.empty()) { wrong = fbs::test::try_layer(seed); }
         if (!wrong.empty()) {

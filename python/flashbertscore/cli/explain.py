@@ -51,7 +51,8 @@ def _run(args: argparse.Namespace) -> None:
         text = page.render(found, *pieces, title=title, signature=scorer.signature)
         Path(args.html).write_text(text, encoding="utf-8")
     if args.json:
-        print(json.dumps(found.as_dict() | {"signature": scorer.signature}, ensure_ascii=False))
+        record = found.as_dict() | {"signature": scorer.signature}
+        print(json.dumps(record, ensure_ascii=False, allow_nan=False))
     elif args.html is None:
         _print(found, scorer.signature, args.top)
 
@@ -59,6 +60,9 @@ def _run(args: argparse.Namespace) -> None:
 def _read(args: argparse.Namespace) -> tuple[str, str, list[str]]:
     """Both texts, and those that IDF is counted over."""
     if args.line is None:
+        if args.idf:
+            message = "--idf: the IDF of one text is 0; give files, and --line K of them"
+            raise ValueError(message)
         return args.cand, args.ref, [args.ref]
     candidates, groups = files.read_parallel(args.cand, [args.ref])
     if not 1 <= args.line <= len(candidates):

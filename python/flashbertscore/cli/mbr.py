@@ -50,8 +50,8 @@ def _run(args: argparse.Namespace) -> None:
         text = group[index]
         seen, total = [next(tokens) for _ in group][index]
         if args.json:
-            value = float(f"{utility:.9g}")
-            record = {"index": index, args.utility: value, "tokens_seen": seen, "tokens": total}
+            record = {"index": index, args.utility: options.number(utility)}
+            record |= {"tokens_seen": seen, "tokens": total}
             print(json.dumps(record | {"text": text}, ensure_ascii=False))
         elif args.tsv:
             shown = text.replace("\t", " ")

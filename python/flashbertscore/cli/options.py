@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from flashbertscore import windows
@@ -44,6 +45,11 @@ def add_scorer(parser: argparse.ArgumentParser) -> None:
     add("--idf", action="store_true", help="weigh tokens by their IDF in the references")
     add("--rescale-with-baseline", action="store_true", help="rescale the scores")
     add("--baseline-path", metavar="FILE", help="baselines to rescale with (LAYER,P,R,F)")
+
+
+def number(x: float) -> float | None:
+    """Return a float32 as the shortest float that says it; None, which JSON has, for NaN."""
+    return None if math.isnan(x) else float(f"{x:.9g}")
 
 
 def make_scorer(args: argparse.Namespace, references: Iterable[str]) -> BERTScorer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import sys
 import textwrap
@@ -112,7 +111,7 @@ def _tokens(row: PairScores) -> list[int]:
 def _segment(name: str | None, row: tuple[float, ...], tokens: list[int]) -> dict[str, Any]:
     return {
         **({} if name is None else {"document": name}),
-        **dict(zip(_NAMES, map(_number, row), strict=True)),
+        **dict(zip(_NAMES, map(options.number, row), strict=True)),
         "candidate_tokens_seen": tokens[0],
         "candidate_tokens": tokens[1],
         "reference_tokens_seen": tokens[2::2],
@@ -190,7 +189,7 @@ def _report(
         if keep is not None:
             keep.add(row, tokens)
     return {
-        **{name: _number(of_all / pairs) for name, of_all in zip(_NAMES, sums, strict=True)},
+        **{name: options.number(of_all / pairs) for name, of_all in zip(_NAMES, sums, strict=True)},
         "pairs": pairs,
         "references": references,
         "coverage": {
@@ -226,8 +225,3 @@ def _summary(report: dict[str, Any]) -> str:
         "Signature": report["signature"],
     }
     return "\n".join(f"{name:<11}{value}" for name, value in lines.items())
-
-
-def _number(x: float) -> float | None:
-    """Return a float32 as the shortest float that says it; None, which JSON has, for NaN."""
-    return None if math.isnan(x) else float(f"{x:.9g}")
