@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from flashbertscore import attention, isas, ops
+from flashbertscore import attention, isas, layers, ops
 from flashbertscore.encoder import load
 from helpers.texts import SENTENCES
 from helpers.tiny_models import quiet
@@ -397,6 +397,7 @@ def test_the_encoder_says_which_tokens_are_real(
 ) -> None:
     encoder = load(tiny_model("roberta"), 4, all_layers=all_layers)
     tokens = encoder.tokenize(list(SENTENCES[:20]))
+    layers.uninstall(encoder.model)  # whole layers do not come to the op
     attention.uninstall(encoder.model)
     plain = encoder.encode(tokens, batch_size=6)
     assert attention.install(encoder.model) == 4

@@ -5,6 +5,7 @@
 #include "core/views.h"
 #include "cpu/attention.h"
 #include "cpu/backward.h"
+#include "cpu/encoder_layer.h"
 #include "cpu/greedy_match.h"
 #include "cpu/grid.h"
 #include "cpu/isa.h"
@@ -142,6 +143,73 @@ void attend(int dtype, const std::array<fbs::index_t, 4>& shape, const Strided& 
     fbs::attend(batch, threads, isa);
 }
 
+// Addresses of the panels and of the bias (0: none); rows and columns of the plain weight.
+using PackedAddresses = std::tuple<std::uintptr_t, std::uintptr_t, fbs::index_t, fbs::index_t>;
+
+// Panels are as wide as the instruction set that packed them wants.
+const fbs::Isa& isa_of(fbs::index_t columns) {
+    const fbs::Isa& isa = chosen_isa();
+    if (isa.linear->columns == columns) { return isa; }
+    throw std::invalid_argument("packed: expected panels of " +
+                                std::to_string(isa.linear->columns) + " columns, got " +
+                                std::to_string(columns));
+}
+
+fbs::PackedWeight packed_weight(const PackedAddresses& addresses) {
+    const auto [panels, bias, out, in] = addresses;
+    return {in, out, pointer<const float>(panels), pointer<const float>(bias)};
+}
+
+void linear(std::uintptr_t x, fbs::index_t rows, fbs::index_t x_stride,
+            const PackedAddresses& weight, fbs::index_t columns, int activation,
+            std::uintptr_t residual, fbs::index_t residual_stride, std::uintptr_t out,
+            int threads) {
+    const fbs::Isa& isa = isa_of(columns);
+    const py::gil_scoped_release unlocked;
+    const fbs::PackedWeight packed = packed_weight(weight);
+    fbs::linear({rows,
+                 {pointer<const float>(x), x_stride},
+                 packed,
+                 static_cast<fbs::Activation>(activation),
+                 {pointer<const float>(residual), residual_stride},
+                 pointer<float>(out),
+                 packed.out},
+                threads, isa);
+}
+
+// weights: query, key, value, projection, up, down. norms: weight, bias, eps; after the attention
+// and at the end.
+using NormAddresses = std::tuple<std::uintptr_t, std::uintptr_t, float>;
+
+void encode(std::uintptr_t x, std::uintptr_t out, fbs::index_t texts, fbs::index_t width,
+            std::uintptr_t lengths, fbs::index_t heads,
+            const std::array<PackedAddresses, 6>& weights, fbs::index_t columns, int activation,
+            const std::array<NormAddresses, 2>& norms, int threads) {
+    const fbs::Isa& isa = isa_of(columns);
+    const py::gil_scoped_release unlocked;
+    const auto norm = [&](std::size_t i) {
+        const auto [weight, bias, eps] = norms[i];
+        return fbs::Norm{pointer<const float>(weight), pointer<const float>(bias), eps};
+    };
+    const fbs::PackedWeight up = packed_weight(weights[4]);
+    const fbs::EncoderLayer layer = {up.in,
+                                     heads,
+                                     up.out,
+                                     packed_weight(weights[0]),
+                                     packed_weight(weights[1]),
+                                     packed_weight(weights[2]),
+                                     packed_weight(weights[3]),
+                                     norm(0),
+                                     up,
+                                     static_cast<fbs::Activation>(activation),
+                                     packed_weight(weights[5]),
+                                     norm(1)};
+    fbs::encode(layer,
+                {texts, width, pointer<const fbs::index_t>(lengths), pointer<const float>(x),
+                 pointer<float>(out)},
+                threads, isa);
+}
+
 } // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -189,6 +257,13 @@ PYBIND11_MODULE(_core, m) {
         py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"));
     m.def("attend", &attend, py::arg("dtype"), py::arg("shape"), py::arg("q"), py::arg("k"),
           py::arg("v"), py::arg("lengths"), py::arg("scale"), py::arg("out"), py::arg("threads"));
+    m.def("linear", &linear, py::arg("x"), py::arg("rows"), py::arg("x_stride"), py::arg("weight"),
+          py::arg("columns"), py::arg("activation"), py::arg("residual"),
+          py::arg("residual_stride"), py::arg("out"), py::arg("threads"));
+    m.def("encode", &encode, py::arg("x"), py::arg("out"), py::arg("texts"), py::arg("width"),
+          py::arg("lengths"), py::arg("heads"), py::arg("weights"), py::arg("columns"),
+          py::arg("activation"), py::arg("norms"), py::arg("threads"));
+    m.def("linear_columns", [] { return chosen_isa().linear->columns; });
     m.def("isa", [] { return std::string(chosen_isa().name); });
     m.def("isas", &supported_isas);
     m.def("cuda_build", [] {

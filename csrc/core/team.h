@@ -7,6 +7,8 @@
 // and Intel's runtimes offer too): nothing is linked, and a process without it loses nothing.
 #pragma once
 
+#include "core/parallel.h"
+
 #include <exception>
 #include <mutex>
 
@@ -49,6 +51,26 @@ void run_in_team(int threads, const Body& body) {
     };
     team()(guarded, &call, static_cast<unsigned>(threads), 0);
     if (call.failure) { std::rethrow_exception(call.failure); }
+}
+
+// Calls body(begin, end) until all of `count` items are done, `chunk` at a time, on `threads`
+// threads: of the team where there is one.
+template <class Body>
+void share(int threads, index_t count, index_t chunk, const Body& body) {
+    if (threads == 1) {
+        body(index_t{0}, count);
+        return;
+    }
+    WorkQueue queue(count, chunk);
+    const auto work = [&] {
+        index_t begin, end;
+        while (queue.take(begin, end)) { body(begin, end); }
+    };
+    if (team() != nullptr) {
+        run_in_team(threads, work);
+    } else {
+        run_workers(threads, [&](int) { work(); });
+    }
 }
 
 } // namespace flashbertscore

@@ -52,16 +52,22 @@ void attend_to(const AttentionBatch& batch, index_t text, index_t head, const At
 
 } // namespace
 
+void check_lengths(const index_t* lengths, index_t texts, index_t width) {
+    for (index_t b = 0; b < texts; ++b) {
+        if (lengths[b] < 0 || lengths[b] > width) {
+            throw std::invalid_argument("lengths[" + std::to_string(b) + "]: expected 0 to " +
+                                        std::to_string(width) + ", got " +
+                                        std::to_string(lengths[b]));
+        }
+    }
+}
+
 void attend(const AttentionBatch& batch, int threads, const Isa& isa) {
+    check_lengths(batch.lengths, batch.texts, batch.width);
     index_t longest = 0;
     double work = 0.0; // multiply-adds
     for (index_t b = 0; b < batch.texts; ++b) {
         const index_t length = batch.lengths[b];
-        if (length < 0 || length > batch.width) {
-            throw std::invalid_argument("lengths[" + std::to_string(b) + "]: expected 0 to " +
-                                        std::to_string(batch.width) + ", got " +
-                                        std::to_string(length));
-        }
         longest = std::max(longest, length);
         work += 2.0 * static_cast<double>(length) * static_cast<double>(length * batch.dim);
     }

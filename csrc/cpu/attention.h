@@ -28,6 +28,9 @@ struct AttentionBatch {
     void* out; // [B, L, H * d] contiguous; zero where a text has no token
 };
 
+// Throws std::invalid_argument where a length is not in 0 .. width.
+void check_lengths(const index_t* lengths, index_t texts, index_t width);
+
 // Uses at most `threads` threads. The result of a text depends on its own tokens alone: not on the
 // rest of its batch, not on its padding, which is never read, and not on the number of threads.
 //

@@ -120,6 +120,35 @@ struct Attention {
     void (*attend)(const Head& head, void* scratch /* aligned to a cache line */);
 };
 
+enum class Activation { none, relu, gelu }; // gelu: the exact one, x (1 + erf(x / sqrt 2)) / 2
+
+// Rows of a linear layer against one panel of its weight, over a run of `depth` of what is summed.
+struct LinearTile {
+    Rows<float> x;      // [count, depth]
+    index_t count;      // 1 .. R
+    index_t depth;      // at least 1
+    const float* panel; // [depth, C]
+    index_t columns;    // 1 .. C, of the result
+    Rows<float> begin;  // [count, columns] added to the sums: the bias, or sums so far; null: 0
+    Activation activation;
+    Rows<float> residual; // [count, columns] added to the activation; null: nothing
+    float* out;           // [count, columns]
+    index_t out_stride;
+    Ahead ahead;
+};
+
+struct Linear {
+    index_t rows;    // R
+    index_t columns; // C, of a panel
+
+    // A row's result depends on that row alone, to the bit.
+    void (*multiply)(const LinearTile& tile);
+
+    // Layer norm: out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias; out may be x.
+    void (*normalize)(const float* x, index_t dim, const float* weight, const float* bias,
+                      float eps, float* out);
+};
+
 struct Isa {
     const char* name;
     bool (*supported)();
@@ -127,6 +156,7 @@ struct Isa {
     const Kernels<double>* float64;
     const Kernels<float, flashbertscore::bfloat16>* bfloat16; // null: there is no such instruction
     const Attention* attention;
+    const Linear* linear;
 };
 
 // Compiled instruction sets, best first; the scalar one is always there and last.

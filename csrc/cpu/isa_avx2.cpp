@@ -1,4 +1,5 @@
 #include "cpu/attention_kernel.h"
+#include "cpu/linear_kernel.h"
 
 #include <immintrin.h>
 
@@ -126,9 +127,11 @@ bool supported() {
 constexpr Kernels<float> kFloat32 = kernels<Float8x>();
 constexpr Kernels<double> kFloat64 = kernels<Double4x>();
 constexpr Attention kAttention = attention<Float8x, Float8x>();
+constexpr Linear kLinear = linear<Float8x>();
 
 } // namespace
 
-constinit const Isa kAvx2 = {"avx2", supported, &kFloat32, &kFloat64, nullptr, &kAttention};
+constinit const Isa kAvx2 = {"avx2",  supported,   &kFloat32, &kFloat64,
+                             nullptr, &kAttention, &kLinear};
 
 } // namespace flashbertscore

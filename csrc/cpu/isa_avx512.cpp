@@ -1,4 +1,5 @@
 #include "cpu/avx512.h"
+#include "cpu/linear_kernel.h"
 
 namespace flashbertscore {
 namespace {
@@ -59,6 +60,7 @@ struct Double8x : Plain<Double8x, double> {
 };
 
 constexpr Attention kAttention = attention<Float16x, Float16x>();
+constexpr Linear kLinear = linear<Float16x>();
 
 bool supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -70,7 +72,7 @@ bool supported() {
 constinit const Kernels<float> kAvx512Float32 = kernels<Float16x>();
 constinit const Kernels<double> kAvx512Float64 = kernels<Double8x>();
 
-constinit const Isa kAvx512 = {"avx512",        supported, &kAvx512Float32,
-                               &kAvx512Float64, nullptr,   &kAttention};
+constinit const Isa kAvx512 = {"avx512", supported,   &kAvx512Float32, &kAvx512Float64,
+                               nullptr,  &kAttention, &kLinear};
 
 } // namespace flashbertscore

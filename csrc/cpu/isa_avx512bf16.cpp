@@ -1,4 +1,5 @@
 #include "cpu/avx512.h"
+#include "cpu/linear_kernel.h"
 
 namespace flashbertscore {
 namespace {
@@ -27,6 +28,7 @@ struct Bfloat32x : Float16x {
 
 constexpr Kernels<float, bfloat16> kBfloat16 = kernels<Bfloat32x>();
 constexpr Attention kAttention = attention<Float16x, Bfloat32x>();
+constexpr Linear kLinear = linear<Float16x>();
 
 bool supported() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -36,7 +38,7 @@ bool supported() {
 
 } // namespace
 
-constinit const Isa kAvx512bf16 = {"avx512bf16",    supported,  &kAvx512Float32,
-                                   &kAvx512Float64, &kBfloat16, &kAttention};
+constinit const Isa kAvx512bf16 = {"avx512bf16", supported,   &kAvx512Float32, &kAvx512Float64,
+                                   &kBfloat16,   &kAttention, &kLinear};
 
 } // namespace flashbertscore

@@ -1,5 +1,6 @@
 // Vectors of 16 bytes in the compiler's own notation: SSE2 on any x86-64, NEON on aarch64.
 #include "cpu/attention_kernel.h"
+#include "cpu/linear_kernel.h"
 
 namespace flashbertscore {
 namespace {
@@ -84,10 +85,11 @@ struct Vector16 : Plain<Vector16<Element>, Element> {
 constexpr Kernels<float> kFloat32 = kernels<Vector16<float>>();
 constexpr Kernels<double> kFloat64 = kernels<Vector16<double>>();
 constexpr Attention kAttention = attention<Vector16<float>, Vector16<float>>();
+constexpr Linear kLinear = linear<Vector16<float>>();
 
 } // namespace
 
 constinit const Isa kGeneric = {"generic", [] { return true; }, &kFloat32, &kFloat64,
-                                nullptr,   &kAttention};
+                                nullptr,   &kAttention,         &kLinear};
 
 } // namespace flashbertscore

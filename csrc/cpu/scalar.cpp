@@ -149,6 +149,44 @@ void attend(const Head& head, void* scratch) {
 constexpr Attention kAttention = {
     [](index_t length, index_t) { return length * static_cast<index_t>(sizeof(double)); }, attend};
 
+double activated(Activation activation, double x) {
+    switch (activation) {
+    case Activation::relu: return x > 0.0 || std::isnan(x) ? x : 0.0;
+    case Activation::gelu: return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+    default: return x;
+    }
+}
+
+void multiply(const LinearTile& tile) {
+    double sum = tile.begin.data ? static_cast<double>(*tile.begin.data) : 0.0;
+    for (index_t k = 0; k < tile.depth; ++k) {
+        sum += static_cast<double>(tile.x.data[k]) * static_cast<double>(tile.panel[k]);
+    }
+    sum = activated(tile.activation, sum);
+    if (tile.residual.data) { sum += static_cast<double>(*tile.residual.data); }
+    *tile.out = static_cast<float>(sum);
+}
+
+void normalize(const float* x, index_t dim, const float* weight, const float* bias, float eps,
+               float* out) {
+    double mean = 0.0, variance = 0.0;
+    for (index_t k = 0; k < dim; ++k) { mean += static_cast<double>(x[k]); }
+    mean /= static_cast<double>(dim);
+    for (index_t k = 0; k < dim; ++k) {
+        const double distance = static_cast<double>(x[k]) - mean;
+        variance += distance * distance;
+    }
+    variance /= static_cast<double>(dim);
+    const double inverse = 1.0 / std::sqrt(variance + static_cast<double>(eps));
+    for (index_t k = 0; k < dim; ++k) {
+        out[k] = static_cast<float>((static_cast<double>(x[k]) - mean) * inverse *
+                                        static_cast<double>(weight[k]) +
+                                    static_cast<double>(bias[k]));
+    }
+}
+
+constexpr Linear kLinear = {1, 1, multiply, normalize};
+
 template <class T>
 constexpr Kernels<T> kernels() {
     return {1,
@@ -171,6 +209,6 @@ constexpr Kernels<double> kFloat64 = kernels<double>();
 } // namespace
 
 constinit const Isa kScalar = {"scalar", [] { return true; }, &kFloat32, &kFloat64,
-                               nullptr,  &kAttention};
+                               nullptr,  &kAttention,         &kLinear};
 
 } // namespace flashbertscore

@@ -1,6 +1,7 @@
 // How work is cut. Pure functions of sizes, so that tests reach them without data.
 #pragma once
 
+#include "core/team.h"
 #include "core/views.h"
 
 #include <algorithm>
@@ -49,9 +50,19 @@ inline constexpr double kAttentionPerThread = 4e6;
 // And for all threads of a team that waits: handing it the work costs a few microseconds.
 inline constexpr double kAttentionPerTeam = 1e6;
 
+// Rows of a linear layer that are multiplied with all of its weight: they stay in the L2 cache.
+inline constexpr index_t kLinearRows = 224;
+
 inline int useful_threads(double multiply_adds, int threads, double per_thread = kWorkPerThread) {
     const double useful = multiply_adds / per_thread;
     return useful < 2.0 ? 1 : std::max(1, static_cast<int>(std::min<double>(useful, threads)));
+}
+
+// Threads for an operation between two of torch's, by its multiply-adds.
+inline int team_size(int threads, double multiply_adds) {
+    if (threads <= 1) { return 1; }
+    return team() == nullptr ? useful_threads(multiply_adds, threads)
+                             : (multiply_adds < kAttentionPerTeam ? 1 : threads);
 }
 
 // A pair this large would keep one thread busy after the others have run out of pairs, so all

@@ -72,6 +72,34 @@ def attend(
     out: int,
     threads: int,
 ) -> None: ...
+
+# A packed weight: addresses of panels and bias (0: none), rows and columns of the plain weight.
+def linear(
+    x: int,
+    rows: int,
+    x_stride: int,
+    weight: tuple[int, int, int, int],
+    columns: int,  # of a panel
+    activation: int,
+    residual: int,
+    residual_stride: int,
+    out: int,
+    threads: int,
+) -> None: ...
+def encode(
+    x: int,
+    out: int,
+    texts: int,
+    width: int,
+    lengths: int,
+    heads: int,
+    weights: list[tuple[int, int, int, int]],  # query, key, value, projection, up, down
+    columns: int,
+    activation: int,
+    norms: list[tuple[int, int, float]],  # weight, bias, eps
+    threads: int,
+) -> None: ...
+def linear_columns() -> int: ...
 def isa() -> str: ...
 def isas() -> list[str]: ...
 def cuda_build() -> dict[str, str | list[str]]: ...

@@ -78,6 +78,7 @@ class _Served(nn.Module):
     """What stands before the class of an attention layer that our kernel serves."""
 
     plain: type[nn.Module]
+    attends = True  # by itself: a whole layer has a module that does
     positional = 2  # arguments without a name that `batch` knows: the input, the mask
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,10 +95,19 @@ class _Served(nn.Module):
             or hidden.shape[:2] != batch.shape
             or any(other is not hidden for other in others)
             or any(value is not None and value is not False for value in self.unknown(args, kwargs))
+            or not self.ready()
         ):
             return super().forward(*args, **kwargs)
         batch.served += 1
-        return self.served(hidden, batch), None
+        return self.result(self.served(hidden, batch))
+
+    def ready(self) -> bool:
+        """Whether the layer is still what our kernel was chosen for."""
+        return True
+
+    def result(self, hidden: Tensor) -> Any:
+        """What the plain layer returns."""
+        return hidden, None
 
     def unknown(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Values of the arguments that would change what the layer does."""
@@ -216,14 +226,14 @@ def install(model: nn.Module) -> int:
 def uninstall(model: nn.Module) -> None:
     """Give every served layer its own class back."""
     for module in model.modules():
-        if isinstance(module, _Served):
+        if isinstance(module, _Served) and module.attends:
             served: Any = module
             served.__class__ = module.plain
 
 
 def served_layers(model: nn.Module) -> int:
     """How many layers of a model our kernel serves."""
-    return sum(isinstance(module, _Served) for module in model.modules())
+    return sum(isinstance(m, _Served) and m.attends for m in model.modules())
 
 
 def _candidates(model: nn.Module) -> list[tuple[nn.Module, type[_Served]]]:
@@ -255,6 +265,12 @@ def _attends(module: nn.Module, form: type[_Served]) -> bool:
 
 def _served_class(form: type[_Served], plain: type[nn.Module]) -> type[nn.Module]:
     return type(f"Flash{plain.__name__}", (form, plain), {"plain": plain})
+
+
+def tried(model: nn.Module) -> tuple[Tensor, int]:
+    """Embeddings of the tokens of random texts, [T, D], and how many layers were served."""
+    batch = _Batch(_lengths(model))
+    return _tried(model, batch), batch.served
 
 
 def _lengths(model: nn.Module) -> Tensor:

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from flashbertscore import attention, embeddings, matching, memory, ops, pipeline, prepack
+from flashbertscore import attention, embeddings, layers, matching, memory, ops, pipeline, prepack
 from flashbertscore._version import __version__
 from flashbertscore.encoder import CACHE_SIZE, SWITCH, TOKEN_BUDGET, Encoder
 
@@ -52,6 +52,7 @@ def model(encoder: Encoder) -> dict[str, str]:
         f"{encoder.max_length or 'any number of'} tokens",
         "attention": f"{attention.served_layers(encoder.model)} layers by our kernel, else "
         f"{getattr(config, '_attn_implementation', 'its own')}",
+        "whole layers": f"{layers.served_layers(encoder.model)} in one call",
         "linear layers": f"{packed} of {linears} on packed weights",
         "embeddings kept": f"{pipeline.default_cache_bytes(encoder) >> 20} MiB at most "
         f"({embeddings.DEFAULT_BYTES >> 20} MiB, or what the weights take)",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flashbertscore import architectures, attention, prepack
+from flashbertscore import architectures, attention, layers, prepack
 from flashbertscore.loading import commit, load_model, load_tokenizer, wants_prefix_space
 from flashbertscore.tokens import LongTextError, Tokens, special_around, tokenize
 from flashbertscore.transfer import to_device
@@ -101,6 +101,7 @@ class Encoder:
         parts = {
             "packed-linears": prepack.count(self.model)[0],
             "own-attention": attention.served_layers(self.model),
+            "own-layers": layers.served_layers(self.model),
         }
         return "+".join(part for part, count in parts.items() if count) or "plain"
 
@@ -221,15 +222,26 @@ class Encoder:
             no token to encode (empty texts, for a model without special tokens).
         """
         packed: torch.Tensor | None = None
+        allocating = threading.Lock()
+
+        def embed(part: Pieces) -> Pieces:
+            nonlocal packed
+            hidden = self._forward(tokens, part)
+            with allocating:
+                if packed is None:
+                    make = allocate or (lambda shape, batch: batch.new_empty(shape))
+                    packed = make([*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1]], hidden)
+            # By the thread that computed it: an operation that torch shares among its threads
+            # leaves them waiting in a loop for the next, on the cores that the other batch needs.
+            rows = to_device(part.targets(), packed.device)
+            with torch.inference_mode():  # `allocate` may have made it in the caller's
+                packed.index_copy_(-2, rows, hidden.to(packed.device, packed.dtype))
+            return part
+
         pieces = cut(tokens, self.windows, torch.arange(len(tokens)) if texts is None else texts)
         batch_size = self._most_texts(batch_size)
         parts = map(pieces.select, batches(pieces.lengths, batch_size, token_budget))
-        for part, hidden in self._forwards(tokens, parts):
-            if packed is None:
-                shape = [*hidden.shape[:-2], len(tokens.ids), hidden.shape[-1]]
-                packed = hidden.new_empty(shape) if allocate is None else allocate(shape, hidden)
-            rows = to_device(part.targets(), packed.device)
-            packed.index_copy_(-2, rows, hidden.to(packed.device, packed.dtype))
+        for part in self._each(embed, parts):
             if progress is not None:
                 progress(int(part.sizes.sum()), float(part.share.sum()))
         if packed is None:
@@ -241,26 +253,24 @@ class Encoder:
         """Return `batch_size`, or 1 for a model that treats a text by the longest beside it."""
         return min(batch_size, 1) if architectures.depends_on_longest(self.model) else batch_size
 
-    def _forwards(
-        self, tokens: Tokens, parts: Iterator[Pieces]
-    ) -> Iterator[tuple[Pieces, torch.Tensor]]:
-        """Yield each part of the pieces with what `_forward` gives for it, in order."""
+    def _each(self, embed: Callable[[Pieces], Pieces], parts: Iterator[Pieces]) -> Iterator[Pieces]:
+        """Call `embed` with each part of the pieces, and yield what it returns, in order."""
         first = list(itertools.islice(parts, 2))
         with _handing_out:
             threads = torch.get_num_threads()
         if threads < 2 or len(first) < 2 or not self._side_by_side:
             for part in itertools.chain(first, parts):
-                yield part, self._forward(tokens, part)
+                yield embed(part)
             return
         ready = threading.Barrier(3)
         share = threads // 2, ready
         with ThreadPoolExecutor(2, initializer=_share_threads, initargs=share) as pool:
-            running = deque[tuple[Pieces, Future[torch.Tensor]]]()
+            running = deque[Future[Pieces]]()
             # What a thread sets is also what later ones of the process start with: until both have.
             with _handing_out:
                 try:
                     for part in first:
-                        running.append((part, pool.submit(self._forward, tokens, part)))
+                        running.append(pool.submit(embed, part))
                     ready.wait()
                 except BaseException:
                     ready.abort()  # a thread that waits for one that could not be started
@@ -268,12 +278,11 @@ class Encoder:
                 finally:
                     torch.set_num_threads(threads)
             for part in parts:
-                running.append((part, pool.submit(self._forward, tokens, part)))
+                running.append(pool.submit(embed, part))
                 if len(running) > 2:  # one waits, so that no thread does
-                    done, hidden = running.popleft()
-                    yield done, hidden.result()
-            for done, hidden in running:
-                yield done, hidden.result()
+                    yield running.popleft().result()
+            for one in running:
+                yield one.result()
 
     @property
     def _side_by_side(self) -> bool:
@@ -395,6 +404,7 @@ def load(
             if fast:
                 prepack.prepack(model)
                 attention.install(model)
+                layers.install(model)
             if compiled:
                 model = torch.compile(model, dynamic=True)
             _cache[key] = Encoder(

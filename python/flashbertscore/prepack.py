@@ -1,8 +1,9 @@
-"""Linear layers of a loaded encoder on weights that oneDNN has packed once, on CPUs.
+"""Linear layers of a loaded encoder on weights that were packed once, on CPUs.
 
 torch gives nn.Linear in float32 to a matrix product that packs the weight at every call and, on
 some processors, uses half of the vector width. oneDNN's own product on a packed weight reaches the
-machine's limit, and applies the activation while the result is in registers.
+machine's limit, and applies the activation while the result is in registers. Where whole layers
+are ours (`flashbertscore.layers`) the weights are packed for `flashbertscore.linear` instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
+
+from flashbertscore import linear as own
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +33,7 @@ _FEWEST_WEIGHTS = 512
 
 
 class _Activation(NamedTuple):
-    """How oneDNN names an activation, and the module that computes it."""
+    """How oneDNN names an activation (ours has the same names), and the module that computes it."""
 
     name: str
     algorithm: str
@@ -62,8 +65,37 @@ class PackedLinear(nn.Module):
         self._trainable = linear.weight.requires_grad
         self.activation = activation.module if activation else nn.Identity()
         self._name, self._algorithm = activation[:2] if activation else ("none", "")
+        self._ours = False
         self._packed: torch.Tensor | None = _pack(linear.weight)
         self.train(linear.training)
+
+    @property
+    def fused(self) -> str:
+        """Name of the activation that `forward` applies, "none" without."""
+        return self._name
+
+    @property
+    def could_be_ours(self) -> bool:
+        """Whether our kernels can take the layer as it is packed now."""
+        return self._packed is not None and self._suits(self._packed)
+
+    def _suits(self, weight: torch.Tensor) -> bool:
+        return own.serves(weight) and self._name in own.ACTIVATIONS and self._algorithm != "tanh"
+
+    def pack_for(self, *, ours: bool) -> None:
+        """Pack the weight for our kernels, or for oneDNN again."""
+        packed = self._packed
+        if packed is None or ours == self._ours:
+            return
+        weight = self._dense(packed)
+        self._ours, self._packed = ours, own.pack(weight) if ours else _pack(weight)
+
+    def in_panels(self) -> own.Packed | None:
+        """Return the layer as our kernels take it, None where it is not packed for them now."""
+        packed = self._packed
+        if packed is None or packed.is_mkldnn or packed.shape[2] != own.columns():
+            return None
+        return own.Packed(packed, self.out_features, self.bias)
 
     @property
     def packed(self) -> torch.Tensor | None:
@@ -75,10 +107,13 @@ class PackedLinear(nn.Module):
         packed = self._packed  # once: another thread may unpack it meanwhile
         if packed is not None:
             if x.dtype == self.dtype and x.numel() > 0 and not self._needs_gradient(x):
-                out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
-                    x, packed, self.bias, self._name, [], self._algorithm
-                )
-                return out
+                if packed.is_mkldnn:
+                    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
+                        x, packed, self.bias, self._name, [], self._algorithm
+                    )
+                    return out
+                if packed.shape[2] == own.columns():
+                    return own.linear(x, packed, self.out_features, self.bias, self._name)
             self.unpack()
         plain: torch.Tensor = self.activation(functional.linear(x, self.weight, self.bias))
         return plain
@@ -89,10 +124,13 @@ class PackedLinear(nn.Module):
         if packed is None:
             return
         with torch.inference_mode(mode=False):  # T5 reads weights in it, and may be trained later
-            weight = nn.Parameter(packed.to_dense(), requires_grad=self._trainable)
+            weight = nn.Parameter(self._dense(packed), requires_grad=self._trainable)
         # In this order, and the first thread's: others may be here, or wait for the weight.
         self._parameters.setdefault("weight", weight)
         self._packed = None
+
+    def _dense(self, packed: torch.Tensor) -> torch.Tensor:
+        return packed.to_dense() if packed.is_mkldnn else own.unpack(packed, self.out_features)
 
     def _needs_gradient(self, x: torch.Tensor) -> bool:
         if not torch.is_grad_enabled():
@@ -120,7 +158,7 @@ class PackedLinear(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._packed is not None:
-            destination[prefix + "weight"] = self._packed.to_dense()
+            destination[prefix + "weight"] = self._dense(self._packed)
 
     def _load_from_state_dict(self, *args: Any) -> None:
         self.unpack()
@@ -136,7 +174,7 @@ class PackedLinear(nn.Module):
         """Return the state with a weight that can be copied and pickled."""
         state = dict(self.__dict__)
         if self._packed is not None:
-            state["_packed"] = self._packed.to_dense()
+            state["_packed"] = self._dense(self._packed)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,8 +183,9 @@ class PackedLinear(nn.Module):
         weight = self._packed
         if weight is None:
             return
+        self._ours = self._ours and self._suits(weight)
         try:
-            self._packed = _pack(weight)
+            self._packed = own.pack(weight) if self._ours else _pack(weight)
         except (RuntimeError, NotImplementedError):  # another processor, device or build of torch
             self._packed = None
             self.register_parameter("weight", nn.Parameter(weight, self._trainable))
@@ -184,7 +223,10 @@ def nbytes(model: nn.Module) -> int:
 
 def numel(model: nn.Module) -> int:
     """Return the number of a model's weights, packed ones included."""
-    return sum(weight.numel() for weight in _weights(model))
+    packed = (m for m in model.modules() if isinstance(m, PackedLinear) and m.packed is not None)
+    return sum(weight.numel() for weight in model.parameters()) + sum(
+        module.in_features * module.out_features for module in packed
+    )
 
 
 def _weights(model: nn.Module) -> Iterator[torch.Tensor]:
