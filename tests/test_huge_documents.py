@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -168,6 +169,26 @@ def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tiny_model: Ti
         score(CANDIDATES, REFERENCES, tiny_model("bert"), LAYER, max_memory=0)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == tempfile.gettempdir()
+
+
+def test_a_folder_that_is_gone_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    """And no fault of the model, which would be looked for in every text."""
+    gone = str(tmp_path / "gone")
+    monkeypatch.setattr(tempfile, "tempdir", gone)
+    with pytest.raises(StorageError, match=r"\(No such file or directory\); set TMPDIR") as caught:
+        score(CANDIDATES, REFERENCES, tiny_model("bert"), LAYER, max_memory=0)
+    assert caught.value.filename == gone
+
+
+def test_a_file_that_cannot_be_mapped_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(StorageError, match="Cannot allocate memory"):
+        Storage(max_memory=0).allocate([7, 5], torch.empty(1))
 
 
 def test_bfloat16_embeddings_of_a_float32_model(tiny_model: TinyModel) -> None:
