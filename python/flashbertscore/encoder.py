@@ -267,13 +267,18 @@ class Encoder:
                     raise
                 finally:
                     torch.set_num_threads(threads)
-            for part in parts:
-                running.append((part, pool.submit(self._forward, tokens, part)))
-                if len(running) > 2:  # one waits, so that no thread does
-                    done, hidden = running.popleft()
+            try:
+                for part in parts:
+                    running.append((part, pool.submit(self._forward, tokens, part)))
+                    if len(running) > 2:  # one waits, so that no thread does
+                        done, hidden = running.popleft()
+                        yield done, hidden.result()
+                for done, hidden in running:
                     yield done, hidden.result()
-            for done, hidden in running:
-                yield done, hidden.result()
+            finally:
+                # Given up by Ctrl-C, an error or the caller: what waits is not computed.
+                for _, hidden in running:
+                    hidden.cancel()
 
     @property
     def _side_by_side(self) -> bool:
