@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,19 @@ def test_folders_are_paired_by_name(cli: Cli) -> None:
     tokens = found.coverage.candidates[:, 1].tolist()
     assert tokens[2] > 512
     assert [s["candidate_tokens_seen"] for s in report["segments"]] == tokens
+
+
+def test_files_behind_links_count(cli: Cli, folders: Path) -> None:
+    for side in ("cands", "refs"):
+        elsewhere = folders / f"more {side}"
+        elsewhere.mkdir()
+        (elsewhere / "d.txt").write_text("snow")
+        (folders / side / "linked").symlink_to(elsewhere)
+        (folders / side / "again").symlink_to(elsewhere)
+        os.mkfifo(folders / side / "pipe")  # is left out, and not waited for
+    report = json.loads(cli("-c", "cands", "-r", "refs", *WINDOW, "--json", "-s")[1])
+    names = sorted([*DOCUMENTS, "again/d.txt", "linked/d.txt"])
+    assert [segment["document"] for segment in report["segments"]] == names
 
 
 @pytest.mark.filterwarnings("always::UserWarning")  # as outside of this suite
@@ -153,6 +167,15 @@ def undecodable(root: Path) -> None:
     (root / "refs" / "deep" / "b.txt").write_bytes(b"one\ntwo\r\nthree \xff four")
 
 
+def dangling(root: Path) -> None:
+    for side in ("cands", "refs"):
+        (root / side / "d.txt").symlink_to("nowhere")
+
+
+def circular(root: Path) -> None:
+    (root / "cands" / "deep" / "up").symlink_to(root / "cands")
+
+
 def empty(root: Path) -> None:
     for path in sorted((root / "cands").rglob("*.txt")):
         path.unlink()
@@ -164,6 +187,8 @@ def empty(root: Path) -> None:
         (lacks, (), "refs lacks c.txt, which cands has"),
         (lacks_many, (), "cands lacks more0.txt, more1.txt, more2.txt, more3.txt, more4.txt and 3"),
         (undecodable, (), "refs/deep/b.txt:3: not UTF-8 text (byte 0xff: invalid start byte)"),
+        (dangling, (), "cands/d.txt: no such file"),
+        (circular, (), "cands/deep/up: a link to a folder that it is in"),
         (empty, (), "cands: no files, there is nothing to score"),
         (None, ("-r", "refs/a.txt"), "cands is a folder, so refs/a.txt has to be one too"),
         (None, ("-r", "-"), "cands is a folder, so <stdin> has to be one too"),

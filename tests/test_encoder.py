@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -334,3 +337,33 @@ def test_two_batches_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPa
         assert torch.get_num_threads() == 5
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_waits_is_not_computed_once_a_call_is_given_up(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Ctrl-C would wait for one batch more."""
+    loaded = encoder.load(tiny_model("bert"), 3)
+    tokens = loaded.tokenize(list(SENTENCES[:6]))
+    original, numbers, began = encoder.Encoder._forward, itertools.count(), []
+
+    def slow(self: encoder.Encoder, *given: Any) -> torch.Tensor:
+        number = next(numbers)
+        began.append(number)
+        time.sleep(0.5)  # until the caller waits for the first
+        if number == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.5)
+        return original(self, *given)
+
+    monkeypatch.setattr(encoder.Encoder, "_forward", slow)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.encode(tokens, batch_size=1)
+    finally:
+        torch.set_num_threads(before)
+        signal.signal(signal.SIGINT, handler)
+    assert sorted(began) == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -168,6 +169,54 @@ def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tiny_model: Ti
         score(CANDIDATES, REFERENCES, tiny_model("bert"), LAYER, max_memory=0)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == tempfile.gettempdir()
+
+
+def test_a_folder_that_is_gone_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    """And no fault of the model, which would be looked for in every text."""
+    gone = str(tmp_path / "gone")
+    monkeypatch.setattr(tempfile, "tempdir", gone)
+    with pytest.raises(StorageError, match=r"\(No such file or directory\); set TMPDIR") as caught:
+        score(CANDIDATES, REFERENCES, tiny_model("bert"), LAYER, max_memory=0)
+    assert caught.value.filename == gone
+
+
+def test_a_file_that_cannot_be_mapped_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(StorageError, match="Cannot allocate memory"):
+        Storage(max_memory=0).allocate([7, 5], torch.empty(1))
+
+
+def test_the_search_for_a_fault_keeps_to_the_bound_too(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model fails once: each text is encoded again, alone, and into a file as before."""
+    made = BERTScorer(tiny_model("bert"), LAYER, max_memory=0)
+    plain, calls, sizes = made._model.forward, [0], []
+    original = storage._mapped
+
+    def fails_once(*given: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError("not enough memory")
+        return plain(*given, **named)
+
+    def spy(shape: tuple[int, ...], dtype: torch.dtype, size: int) -> torch.Tensor:
+        sizes.append(shape[0])
+        if len(sizes) > 2:
+            raise StorageError(errno.ENOSPC, "no room", "folder")
+        return original(shape, dtype, size)
+
+    monkeypatch.setattr(made._model, "forward", fails_once)
+    monkeypatch.setattr(storage, "_mapped", spy)
+    with pytest.raises(TextError, match="the model failed: RuntimeError: not enough memory"):
+        made.score([STORY], [STORY[::-1]], batch_size=1)
+    lengths = made._encoder.tokenize([STORY, STORY[::-1]]).lengths.tolist()
+    assert sizes == [sum(lengths), *lengths]
 
 
 def test_bfloat16_embeddings_of_a_float32_model(tiny_model: TinyModel) -> None:

@@ -372,3 +372,13 @@ def test_a_result_survives_a_pickle(tiny_model: TinyModel) -> None:
     again = pickle.loads(pickle.dumps(found))  # noqa: S301
     assert torch.equal(again.f1, found.f1)
     assert again.coverage.candidates.tolist() == found.coverage.candidates.tolist()
+
+
+def test_a_pair_of_a_stream_holds_its_own_coverage_alone(tiny_model: TinyModel) -> None:
+    """Its pickle must not grow with the number of pairs beside it."""
+    made = BERTScorer(tiny_model("bert"), LAYER)
+    pairs = [("cat", "a dog"), ("snow", ["cat", "dog"])]
+    few, many = (list(made.score_stream(pairs * n)) for n in (1, 50))
+    for one, among in zip(few, many, strict=False):
+        assert len(pickle.dumps(among)) == len(pickle.dumps(one))
+        assert pickle.loads(pickle.dumps(among)).coverage.total == one.coverage.total  # noqa: S301

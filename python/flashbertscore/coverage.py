@@ -57,7 +57,8 @@ class Coverage:
         """Give the coverage of each candidate and its references."""
         sizes = [1] * len(self.candidates) if self.sizes is None else self.sizes.tolist()
         own, theirs = torch.split(self.candidates, 1), torch.split(self.references, sizes)
-        return map(Coverage, own, theirs)
+        # Copies: a view holds on to the counts of all texts, and is pickled with them.
+        return (Coverage(a.clone(), b.clone()) for a, b in zip(own, theirs, strict=True))
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts of all texts together, as JSON has them."""

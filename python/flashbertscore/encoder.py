@@ -277,12 +277,17 @@ class Encoder:
                     raise
                 finally:
                     torch.set_num_threads(threads)
-            for part in parts:
-                running.append(pool.submit(embed, part))
-                if len(running) > 2:  # one waits, so that no thread does
-                    yield running.popleft().result()
-            for one in running:
-                yield one.result()
+            try:
+                for part in parts:
+                    running.append(pool.submit(embed, part))
+                    if len(running) > 2:  # one waits, so that no thread does
+                        yield running.popleft().result()
+                for one in running:
+                    yield one.result()
+            finally:
+                # Given up by Ctrl-C, an error or the caller: what waits is not computed.
+                for one in running:
+                    one.cancel()
 
     @property
     def _side_by_side(self) -> bool:

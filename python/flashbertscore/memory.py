@@ -100,7 +100,7 @@ def encode(
     except StorageError:
         raise
     except Exception as error:
-        raise _blame(encoder, tokens, chosen, error) from error
+        raise _blame(encoder, tokens, chosen, error, allocate) from error
 
 
 def _encode_on_cuda(
@@ -154,13 +154,21 @@ def _budget(encoder: Encoder, longest: int) -> int:
     return token_budget(free_memory(encoder.device), need)
 
 
-def _blame(encoder: Encoder, tokens: Tokens, texts: torch.Tensor, error: Exception) -> TextError:
+def _blame(
+    encoder: Encoder,
+    tokens: Tokens,
+    texts: torch.Tensor,
+    error: Exception,
+    allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None,
+) -> TextError:
     """Find the first text that fails alone."""
     if not isinstance(error, torch.OutOfMemoryError) and _is_alive(encoder.device):
         for text in texts.tolist():
             try:
-                encoder.encode(tokens.select(torch.tensor([text])))
-            except Exception as alone:  # noqa: BLE001, PERF203 - whatever a model raises
+                encoder.encode(tokens.select(torch.tensor([text])), allocate=allocate)
+            except StorageError:  # noqa: PERF203 - no room beside what failed: nobody can tell
+                break
+            except Exception as alone:  # noqa: BLE001 - whatever a model raises
                 return TextError(f"the model failed: {type(alone).__name__}: {alone}", text)
     return TextError(f"the model failed: {type(error).__name__}: {error}")
 

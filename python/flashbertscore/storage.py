@@ -55,7 +55,8 @@ class Storage:
             like: a batch of embeddings, for its dtype and device.
 
         Raises:
-            StorageError: the file for it does not fit the disk; names folder and size.
+            StorageError: the file for it does not fit the disk, or cannot be made or mapped; names
+                folder and size.
         """
         dtype = self.dtype or like.dtype
         need = math.prod(shape) * dtype.itemsize
@@ -125,15 +126,15 @@ def memory_of_machine() -> int:
 def _mapped(shape: tuple[int, ...], dtype: torch.dtype, size: int) -> torch.Tensor:
     folder = tempfile.gettempdir()
     _log.info("%.1f GB of embeddings are kept in a temporary file in %s", size / 1e9, folder)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            msg = (
-                f"no room for {size / 1e9:.1f} GB of embeddings ({error.strerror}); set TMPDIR to "
-                "a folder on a larger disk, or raise max_memory"
-            )
-            raise StorageError(error.errno, msg, folder) from error
-        # The mapping outlives the file object, and the tensor holds on to it.
-        flat = torch.frombuffer(mmap.mmap(file.fileno(), size), dtype=dtype)
-    return flat.view(shape)
+            # The mapping outlives the file object, and the tensor holds on to it.
+            mapping = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        msg = (
+            f"no room for {size / 1e9:.1f} GB of embeddings ({error.strerror}); set TMPDIR to "
+            "a folder on a larger disk, or raise max_memory"
+        )
+        raise StorageError(error.errno, msg, folder) from error
+    return torch.frombuffer(mapping, dtype=dtype).view(shape)

@@ -30,13 +30,13 @@ class Documents:
 
         Args:
             candidate: a file, or a folder, of which all files count, those in folders within it
-                too; names that begin with a dot are left out.
+                too, also behind links; names that begin with a dot are left out.
             references: as many files, or folders with files of the same names.
 
         Raises:
             OSError: a file or folder cannot be read.
-            ValueError: a folder stands beside a file, is empty, or lacks the counterpart of a
-                file; a file is not UTF-8; names the files.
+            ValueError: a folder stands beside a file, is empty, links to one that it is in, or
+                lacks the counterpart of a file; a file is not UTF-8; names the files.
         """
         self._paths = [candidate, *references]
         if self._paths.count(files.STDIN) > 1:
@@ -93,13 +93,26 @@ class Documents:
 
 
 def _names(folder: str) -> list[str]:
-    root = Path(folder)
-    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    names = sorted(str(path) for path in found if not any(p.startswith(".") for p in path.parts))
+    names = sorted(str(path.relative_to(folder)) for path in _files(Path(folder), ()))
     if not names:
         msg = f"{folder}: no files, there is nothing to score"
         raise ValueError(msg)
     return names
+
+
+def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+    """Give all files, also behind links; a link to nothing is one that cannot be read."""
+    real = folder.resolve()
+    if real in above:
+        msg = f"{folder}: a link to a folder that it is in"
+        raise ValueError(msg)
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path, (*above, real))
+        elif path.is_file() or path.is_symlink():  # no pipe, which would wait for its writer
+            yield path
 
 
 def _compare(candidate: str, names: list[str], folder: str, others: list[str]) -> None:
