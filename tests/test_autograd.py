@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from backends import pack
@@ -55,6 +56,26 @@ def test_gradcheck_of_similarities(op: Any) -> None:
     padded = leaf(2, 5, 7), leaf(2, 6, 7), None, None, positive(2, 5), positive(2, 6)
     arguments = packed() if "packed" in str(op) else padded
     assert torch.autograd.gradcheck(scores_and_similarities, arguments)
+
+
+@pytest.mark.parametrize("op", ["bertscore", "bertscore_matrix"])
+def test_forward_mode_is_refused_instead_of_losing_the_tangent(op: str) -> None:
+    offsets = torch.tensor([0, 2, 5])
+    x, y = (torch.randn(5, 6), torch.randn(5, 6))
+
+    def scores(tokens: Tensor) -> Tensor:
+        if op == "bertscore":
+            return functional.bertscore(tokens[None], y[None]).f1
+        return functional.bertscore_matrix(tokens, offsets, y, offsets).f1
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives are not supported"):
+            scores(dual)
+        assert torch.allclose(scores(x), scores(x.clone()))
+    if op == "bertscore":
+        with pytest.raises(NotImplementedError, match="forward-mode derivatives are not supported"):
+            torch.func.jvp(scores, (x,), (x,))
 
 
 def test_only_one_side_needs_a_gradient_and_gets_it() -> None:

@@ -119,6 +119,17 @@ def test_a_text_has_the_same_bits_in_any_batch_and_with_any_threads(threads: int
     assert torch.equal(embed(model, ids[2:5, :40], lengths[2:5]), torch.cat(alone[2:5]))
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_texts_shared_among_threads_have_the_same_bits(threads: int) -> None:
+    model = fast_model(plain_model())
+    ids, lengths = texts(*range(140, 120, -1))  # none fit beside another: 20 pieces of work
+    torch.set_num_threads(1)
+    alone = embed(model, ids, lengths)
+    torch.set_num_threads(threads)
+    for _ in range(5):
+        assert torch.equal(embed(model, ids, lengths), alone)
+
+
 def test_padding_is_not_read() -> None:
     model = fast_model(plain_model())
     layer = model.encoder.layer[0]
@@ -143,13 +154,77 @@ def test_other_calls_run_the_plain_layer() -> None:
     assert layers.served_layers(fast) == 0
 
 
-def test_a_hook_sees_what_it_would_have_seen() -> None:
+@pytest.mark.parametrize(
+    "place",
+    ["intermediate", "intermediate.intermediate_act_fn", "output.dropout", "attention.self.query"],
+)
+def test_a_hook_sees_what_it_would_have_seen(place: str) -> None:
     fast = fast_model(plain_model())
     seen = []
-    fast.encoder.layer[0].intermediate.register_forward_hook(lambda *_: seen.append(1))
+    module = fast.encoder.layer[0].get_submodule(place)
+    module.register_forward_hook(lambda *_: seen.append(1))
     embed(fast, *texts(9, 5))
     assert seen == [1]
     assert layers.served_layers(fast) == 1
+
+
+class _Halving(nn.LayerNorm):
+    """Half of what the norm gives."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return it."""
+        return super().forward(x) / 2
+
+
+def _another_norm(layer: Any) -> None:
+    layer.output.LayerNorm = _Halving(48).eval()
+
+
+def _another_dropout(layer: Any) -> None:
+    layer.attention.output.dropout = nn.ReLU().eval()
+
+
+def _own_forward(layer: Any) -> None:
+    dense = layer.attention.output.dense
+    forward = dense.forward
+    dense.forward = lambda x: forward(x) * 2
+
+
+@pytest.mark.parametrize("change", [_another_norm, _another_dropout, _own_forward])
+def test_a_layer_with_other_parts_is_not_served(change: Any) -> None:
+    plain = plain_model()
+    fast = fast_model(plain)
+    for model in (plain, fast):
+        torch.manual_seed(1)
+        change(model.encoder.layer[1])
+    ids, lengths = texts(9, 5)
+    torch.testing.assert_close(
+        embed(fast, ids, lengths), embed(plain, ids, lengths), atol=1e-5, rtol=1e-5
+    )
+    assert layers.served_layers(fast) == 1
+
+
+def test_dropout_that_is_on_drops() -> None:
+    fast = fast_model(plain_model(hidden_dropout_prob=0.5))
+    dropout = fast.encoder.layer[1].output.dropout.train()
+    ids, lengths = texts(9, 5)
+    assert not torch.equal(embed(fast, ids, lengths), embed(fast, ids, lengths))
+    dropout.eval()
+    assert torch.equal(embed(fast, ids, lengths), embed(fast, ids, lengths))
+    assert layers.served_layers(fast) == 2
+
+
+def test_a_norm_that_is_a_view() -> None:
+    plain = plain_model()
+    fast = fast_model(plain)
+    wide = torch.randn(2 * 48)
+    for model in (plain, fast):
+        model.encoder.layer[1].output.LayerNorm.weight.data = wide[::2]
+    ids, lengths = texts(9, 5)
+    torch.testing.assert_close(
+        embed(fast, ids, lengths), embed(plain, ids, lengths), atol=1e-5, rtol=1e-5
+    )
+    assert layers.served_layers(fast) == 2
 
 
 def test_hidden_states_are_those_of_the_plain_model() -> None:

@@ -60,7 +60,7 @@ def test_every_edge_of_tiles_and_panels(depth: int, out: int) -> None:
 @every_isa
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_row_has_the_same_bits_in_any_batch_and_with_any_threads(threads: int) -> None:
-    K, N, rows = 400, 200, 300
+    K, N, rows = 400, 200, 1500  # blocks for each of 3 threads
     x, bias = torch.randn(rows, K), torch.randn(N)
     panels = linear.pack(torch.randn(N, K))
     torch.set_num_threads(1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from backends import assert_matches_oracle, pack
 from flashbertscore import functional, isas, matrix, ops, oracle
@@ -118,6 +121,42 @@ def test_views_and_gradients_get_the_same_scores() -> None:
     assert with_gradients.f1.requires_grad
     for a, b in zip(with_gradients, expected, strict=True):  # pair by pair, in another order
         torch.testing.assert_close(a.detach(), b, rtol=0, atol=1e-6)
+
+
+def test_opcheck() -> None:
+    x, y = documents([3, 0, 17]), documents([33, 1, 8, 0])
+    arguments = (*x, *y, None, torch.rand(len(y[0])), 3)
+    results = torch.library.opcheck(torch.ops.flashbertscore.bertscore_grid.default, arguments)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+def test_modes_transforms_and_tracing_see_the_grid() -> None:
+    x, y = documents([3, 0, 17]), documents([33, 1, 8, 0])
+
+    def grid(tokens: Tensor) -> Tensor:
+        return functional.bertscore_matrix(tokens, x[1], *y).f1
+
+    expected = grid(x[0])
+    seen: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        """Takes note of the ops that reach it."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            """Note the name and go on."""
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Noting():
+        grid(x[0])
+    assert "flashbertscore.bertscore_grid.default" in seen
+    assert torch.equal(torch.func.functionalize(grid)(x[0]), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing is deprecated, and warns of Python values
+        traced = torch.jit.trace(grid, (torch.randn_like(x[0]),))
+    assert torch.equal(traced(x[0]), expected)
 
 
 @pytest.mark.usefixtures("_isa", "_tiles")

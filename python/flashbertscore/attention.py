@@ -99,17 +99,13 @@ class _Served(nn.Module):
             or hidden.shape[:2] != batch.shape
             or any(other is not hidden for other in others)
             or any(value is not None and value is not False for value in self.unknown(args, kwargs))
-            or not self.ready()
+            or (found := self.served(hidden, batch)) is None
         ):
             return super().forward(*args, **kwargs)
         if batch.given_up is not None and batch.given_up.is_set():
             raise CancelledError
         batch.served += 1
-        return self.result(self.served(hidden, batch))
-
-    def ready(self) -> bool:
-        """Whether the layer is still what our kernel was chosen for."""
-        return True
+        return self.result(found)
 
     def result(self, hidden: Tensor) -> Any:
         """What the plain layer returns."""
@@ -120,8 +116,11 @@ class _Served(nn.Module):
         known = _INERT | _MASKS | set(_INPUTS)
         return [*args[self.positional :], *(v for k, v in kwargs.items() if k not in known)]
 
-    def served(self, hidden: Tensor, batch: _Batch) -> Tensor:
-        """The layer's output for a batch [B, L, D], with our kernel."""
+    def served(self, hidden: Tensor, batch: _Batch) -> Tensor | None:
+        """The layer's output for a batch [B, L, D], with our kernel.
+
+        None where the layer is no longer what the kernel was chosen for.
+        """
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> Any:

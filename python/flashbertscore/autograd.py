@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from flashbertscore import backward, ops  # noqa: F401 - importing backward registers its ops
 
@@ -67,6 +68,12 @@ class _Aligned(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
                 result[2 + place] = value.to(tensor.dtype)
         return tuple(result)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        del ctx, tangents
+        message = "flashbertscore: forward-mode derivatives are not supported, use backward()"
+        raise NotImplementedError(message)
+
 
 class _Backward(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
     """A backward op: what it returns has no gradient."""
@@ -97,7 +104,8 @@ def _kernel(op: str) -> Callable[..., tuple[Tensor, ...]]:
     on_cpu = ops.CPU.get(op)
 
     def kernel(keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        if torch.is_grad_enabled() and _requires_grad(arguments):
+        wanted = torch.is_grad_enabled() and _requires_grad(arguments)
+        if wanted or forward_ad._current_level >= 0:  # noqa: SLF001 - tangents must not be lost
             return _differentiable(op, keyset, arguments)
         below = keyset & _AFTER
         if on_cpu and below.highestPriorityTypeId() == _CPU:

@@ -14,6 +14,7 @@ than ours, so in other models it stays.
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,18 +43,31 @@ class _Layer(attention._Served):  # noqa: SLF001 - the same conditions, for a wh
     attends = False
     as_tuple: bool  # whether the plain layer returns one
 
-    def ready(self) -> bool:
-        return _weights(self) is not None
-
-    def served(self, hidden: Tensor, batch: _Batch) -> Tensor:
+    def served(self, hidden: Tensor, batch: _Batch) -> Tensor | None:
         weights = _weights(self)
-        if weights is None:  # another thread made a layer plain this moment
-            msg = "a layer changed while it was used"
-            raise RuntimeError(msg)
-        return linear.encoder_layer(hidden, batch.lengths, weights)
+        return None if weights is None else linear.encoder_layer(hidden, batch.lengths, weights)
 
     def result(self, hidden: Tensor) -> Any:
         return (hidden,) if self.as_tuple else hidden
+
+
+# The modules inside each served layer, as they were when it was tried: with others in their place
+# it is another layer.
+_parts: weakref.WeakKeyDictionary[nn.Module, tuple[nn.Module, ...]] = weakref.WeakKeyDictionary()
+
+
+def _inside(layer: nn.Module) -> tuple[nn.Module, ...]:
+    return tuple(layer.modules())[1:]
+
+
+def _expects_a_call(module: nn.Module) -> bool:
+    """Whether a call of this module does more than what it was made for: it has to be called."""
+    return bool(
+        module.training  # dropout that is on, as in Monte Carlo dropout
+        or module._forward_hooks  # noqa: SLF001
+        or module._forward_pre_hooks  # noqa: SLF001
+        or "forward" in module.__dict__
+    )
 
 
 def _denses(layer: Any) -> list[Any]:
@@ -64,31 +78,29 @@ def _denses(layer: Any) -> list[Any]:
 
 def _weights(layer: Any) -> linear.LayerWeights | None:
     """The weights of a layer, None where it is not, or no longer, one that a call can serve."""
-    own, projection = layer.attention.self, layer.attention.output
-    intermediate, output = layer.intermediate, layer.output
-    denses = _denses(layer)
-    norms = [projection.LayerNorm, output.LayerNorm]
-    passed = [layer.attention, own, projection, intermediate, output]
-    if any(m._forward_hooks or m._forward_pre_hooks for m in [*passed, *denses, *norms]):  # noqa: SLF001
+    inside = _inside(layer)
+    if inside != _parts.get(layer) or any(map(_expects_a_call, inside)):
         return None
-    panels = [p for m in denses if isinstance(m, PackedLinear) and (p := m.in_panels())]
+    own, denses = layer.attention.self, _denses(layer)
+    norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
+    panels = [p for m in denses if (p := m.in_panels())]
     if (
         len(panels) < len(denses)
         or not isinstance(own, attention._Served)  # noqa: SLF001
-        or type(intermediate.intermediate_act_fn) is not nn.Identity
+        or not all(map(_is_norm, norms))
     ):
         return None
     query, key, value, projected, up, down = panels
     first, last = (linear.Norm(norm.weight, norm.bias, norm.eps) for norm in norms)
     return linear.LayerWeights(
-        layer.attention.self.num_attention_heads,
+        own.num_attention_heads,
         query,
         key,
         value,
         projected,
         first,
         up,
-        intermediate.dense.fused,
+        layer.intermediate.dense.fused,
         down,
         last,
     )
@@ -122,6 +134,7 @@ def install(model: nn.Module) -> int:
             for dense in _denses(layer):
                 dense.pack_for(ours=True)
             layer.__class__ = _served_class(type(layer), as_tuple=as_tuple)
+            _parts[layer] = _inside(layer)
         found, served = attention.tried(model)
         difference = float((found - plain).abs().max() / plain.abs().max())
     except Exception as error:  # noqa: BLE001 - not a model we know: it stays as it was
@@ -153,7 +166,7 @@ def uninstall(model: nn.Module) -> None:
 
 def served_layers(model: nn.Module) -> int:
     """How many layers of a model run in one call."""
-    return sum(isinstance(module, _Layer) and module.ready() for module in model.modules())
+    return sum(isinstance(m, _Layer) and _weights(m) is not None for m in model.modules())
 
 
 def _served_class(plain: type[nn.Module], *, as_tuple: bool) -> type[nn.Module]:

@@ -205,6 +205,13 @@ def encoder_layer(x: Tensor, lengths: Tensor, layer: LayerWeights) -> Tensor:
     """
     B, L, D = x.shape
     C, wide = layer.query.panels.shape[2], layer.up.out_features
+    kept = []  # what the addresses are of
+
+    def address(name: str, value: Tensor | None, *shape: int) -> int:
+        _check(name, value, shape)
+        kept.append(None if value is None else value.contiguous())
+        return _address(kept[-1])
+
     weights = []
     for name, rows, depth in (
         ("query", D, D),
@@ -215,14 +222,11 @@ def encoder_layer(x: Tensor, lengths: Tensor, layer: LayerWeights) -> Tensor:
         ("down", D, wide),
     ):
         packed: Packed = getattr(layer, name)
-        _check(name, packed.panels, (-(-rows // C), depth, C))
-        _check(f"{name}'s bias", packed.bias, (rows,))
-        weights.append((packed.panels.data_ptr(), _address(packed.bias), rows, depth))
+        panels = address(name, packed.panels, -(-rows // C), depth, C)
+        weights.append((panels, address(f"{name}'s bias", packed.bias, rows), rows, depth))
     norms = []
     for name, norm in (("attention_norm", layer.attention_norm), ("norm", layer.norm)):
-        _check(name, norm.weight, (D,))
-        _check(name, norm.bias, (D,))
-        norms.append((norm.weight.data_ptr(), norm.bias.data_ptr(), norm.eps))
+        norms.append((address(name, norm.weight, D), address(name, norm.bias, D), norm.eps))
     if D % layer.heads:
         message = f"heads: expected a divisor of {D}, got {layer.heads}"
         raise ValueError(message)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flashbertscore import autograd, checks, ops  # noqa: F401 - importing autograd registers all
 
@@ -28,6 +29,27 @@ _Triple = tuple[Tensor, Tensor, Tensor]
 _score_pairs = torch.ops.flashbertscore.bertscore_packed
 
 
+def _fake_grid(
+    candidate: Tensor, x_offsets: Tensor, _reference: Tensor, y_offsets: Tensor, *_: object
+) -> _Triple:
+    shape = x_offsets.shape[0] - 1, y_offsets.shape[0] - 1
+    score = candidate.new_empty(shape, dtype=checks.result_dtype(candidate))
+    return score, torch.empty_like(score), torch.empty_like(score)
+
+
+# An op, so that modes, wrappers and tracing see what is computed.
+ops.LIBRARY.define(
+    "bertscore_grid(Tensor candidate, Tensor candidate_offsets, Tensor reference, "
+    "Tensor reference_offsets, Tensor? candidate_weights, Tensor? reference_weights, int diagonal) "
+    "-> (Tensor precision, Tensor recall, Tensor f1)",
+    tags=[torch.Tag.pt2_compliant_tag],
+)
+ops.LIBRARY.impl("bertscore_grid", ops.match_grid, "CPU")
+torch.library.register_fake("flashbertscore::bertscore_grid", _fake_grid, lib=ops.LIBRARY)
+
+_score_grid = torch.ops.flashbertscore.bertscore_grid
+
+
 class Side(NamedTuple):
     """Packed documents."""
 
@@ -41,11 +63,13 @@ class Side(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether the grid's kernel takes them: on the CPU, no subclass, no gradient wanted."""
+        """Whether the grid's kernel takes them: on the CPU, no subclass, no derivative wanted."""
         tensors = [self.tokens] if self.weights is None else [self.tokens, self.weights]
-        return all(type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu for x in tensors) and not (
+        if forward_ad._current_level >= 0 or (  # noqa: SLF001
             torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        )
+        ):
+            return False
+        return all(type(x) in (Tensor, torch.nn.Parameter) and x.is_cpu for x in tensors)
 
     def part(self, begin: int, end: int) -> Side:
         """Documents ``begin`` to ``end - 1``."""
@@ -138,21 +162,22 @@ def tiles(candidate: Side, reference: Side, *, symmetric: bool) -> Iterator[Tile
 def _scores(x: Side, y: Side, diagonal: int) -> _Triple:
     """Precision, recall and F1 [len(x), len(y)]; those of c > r + diagonal are not asked for."""
     if x.plain and y.plain:
-        return ops.match_grid(
+        found: _Triple = _score_grid(
             x.tokens, x.offsets, y.tokens, y.offsets, x.weights, y.weights, diagonal
         )
+        return found
     shape = len(x), len(y)
     c = torch.arange(shape[0]).repeat(shape[1])
     r = torch.arange(shape[1]).repeat_interleave(shape[0])
     kept = c <= r + diagonal
     c, r = c[kept], r[kept]
-    found = _score_pairs(
+    scores = _score_pairs(
         x.tokens, x.offsets, y.tokens, y.offsets, torch.stack([c, r], 1), x.weights, y.weights
     )
-    place = (r * shape[0] + c).to(found[0].device)  # sorted by reference, as the pairs are
+    place = (r * shape[0] + c).to(scores[0].device)  # sorted by reference, as the pairs are
     precision, recall, f1 = (
         values.new_zeros(shape[0] * shape[1]).index_put((place,), values).view(shape[::-1]).T
-        for values in found
+        for values in scores
     )
     return precision, recall, f1
 

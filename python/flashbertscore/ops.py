@@ -318,8 +318,7 @@ def match_grid(
         ValueError: offsets or weights that are wrong.
     """
     x, y = rows(candidate), rows(reference)
-    sides = (candidate_weights, x), (reference_weights, y)
-    w, v = (weights(None if own is None else own.resolve_neg(), side) for own, side in sides)
+    w, v = weights(candidate_weights, x), weights(reference_weights, y)
     offsets = candidate_offsets.contiguous(), reference_offsets.contiguous()
     shape = offsets[0].shape[0] - 1, offsets[1].shape[0] - 1
     precision, recall, f1 = _outputs(x, shape[0] * shape[1])

@@ -284,7 +284,7 @@ def _replacement(linear: nn.Linear, parents: list[nn.Module]) -> nn.Module:
         _log.info("a linear layer stays as it is: packed, it differs by %.1e", difference)
         return linear
     if activation is not None:
-        parents[0].intermediate_act_fn = nn.Identity()
+        parents[0].intermediate_act_fn = nn.Identity().eval()  # as the model is
     return packed
 
 

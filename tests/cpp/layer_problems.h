@@ -19,8 +19,10 @@ class LayerProblem {
         heads_ = 1 + index_t(random_() % 3);
         dim_ = heads_ * (large ? 32 : edge());
         wide_ = large ? 400 : edge();
-        width_ = large ? 250 : edge();
-        const index_t texts = large ? 3 : 1 + index_t(random_() % 4);
+        // Few texts whose products threads share, or enough that each thread has some of its own.
+        const bool many = large && random_() % 2 == 0;
+        width_ = large ? (many ? 120 : 250) : edge();
+        const index_t texts = many ? 12 : large ? 3 : 1 + index_t(random_() % 4);
         for (index_t b = 0; b < texts; ++b) {
             lengths_.push_back(random_() % 3 ? width_ : index_t(random_() % (width_ + 1)));
         }
