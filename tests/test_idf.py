@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import pickle
 from collections import Counter, defaultdict
@@ -129,3 +130,17 @@ def test_idf_sents_without_idf_is_counted_and_not_used(tiny_model: TinyModel) ->
     assert counted._idf_dict
     a, b = (scorer.score(SENTENCES[:4], SENTENCES[4:8]) for scorer in (plain, counted))
     assert reference.largest_difference(a, b) == 0.0
+
+
+def test_books_are_counted_as_sentences_are() -> None:
+    """Of documents longer than the vocabulary each is counted by itself."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([500, 0, 700, 3])
+    ids = torch.randint(0, 40, (int(lengths.sum()),), generator=generator)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    books = Tokens(ids, offsets, lengths, torch.zeros(4, dtype=torch.bool))
+    documents = torch.tensor([0, 2, 2, 3, 1])
+    sets = [set(ids[a:b].tolist()) for a, b in itertools.pairwise(offsets.tolist())]
+    frequency = Counter(token for text in documents.tolist() for token in sets[text])
+    found = idf.count(books, documents)
+    assert found == {token: math.log(6 / (count + 1)) for token, count in frequency.items()}

@@ -88,13 +88,13 @@ def test_long_texts_go_through_the_model_alone(
 ) -> None:
     """So that a mask, or the scores of a model that holds them, is that of one text."""
     sizes: list[int] = []
-    original = encoder.Encoder._forward
+    original = encoder.Encoder.forward
 
-    def spy(self: encoder.Encoder, tokens: Tokens, pieces: Pieces) -> torch.Tensor:
+    def spy(self: encoder.Encoder, tokens: Tokens, pieces: Pieces, *rest: Any) -> torch.Tensor:
         sizes.append(len(pieces.into))
-        return original(self, tokens, pieces)
+        return original(self, tokens, pieces, *rest)
 
-    monkeypatch.setattr(encoder.Encoder, "_forward", spy)
+    monkeypatch.setattr(encoder.Encoder, "forward", spy)
     texts = documents(4)
     for family in ("modernbert", "t5"):
         sizes.clear()

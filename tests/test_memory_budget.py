@@ -83,7 +83,7 @@ class Device:
                 with monkeypatch.context() as inner:
                     inner.setattr(encoder.Encoder, "device", torch.device("cpu"))
                     packed[ids.rows(texts)] = encode(made, ids.select(texts))
-                options["progress"](self.batches[-1], len(texts))
+                options["progress"](self.batches[-1], int(ids.lengths[texts].sum()))
             return packed
 
         monkeypatch.setattr(encoder.Encoder, "encode", on_the_cpu)
@@ -108,7 +108,7 @@ def test_running_out_of_memory_halves_the_batches(
     expected = score(CANDIDATES, REFERENCES, path, LAYER)
     limit = 2 * longest(path)
     made = BERTScorer(path, LAYER, cache_bytes=0)
-    told: list[float] = []
+    told: list[int] = []
     device = Device(monkeypatch, limit=limit)
     with caplog.at_level(logging.INFO, "flashbertscore"):
         found = made.score(CANDIDATES, REFERENCES)
@@ -122,9 +122,9 @@ def test_running_out_of_memory_halves_the_batches(
     tokens = made._encoder.tokenize(list(SENTENCES))
     memory._found.clear()
     memory.encode(
-        made._encoder, tokens, batch_size=64, progress=lambda _, texts: told.append(texts)
+        made._encoder, tokens, batch_size=64, progress=lambda _, taken: told.append(taken)
     )
-    assert sum(told) == len(SENTENCES)  # what is done again does not count twice
+    assert sum(told) == tokens.tokens_seen  # what is done again does not count twice
     memory._found.clear()
     encoder.clear_cache()
 

@@ -293,7 +293,7 @@ def test_chunks_bound_what_is_held_and_change_nothing(
     weights = torch.rand(tokens.tokens_seen)
     expected = matching.score_pairs(loaded, tokens, corpus.pairs, weights)
     matched: list[int] = []
-    encoded: list[float] = []
+    encoded: list[int] = []
     original = matching._match
 
     def spy(embeddings: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -310,10 +310,10 @@ def test_chunks_bound_what_is_held_and_change_nothing(
             corpus.pairs,
             weights,
             chunk_tokens=chunk,
-            progress=lambda _, texts: encoded.append(texts),
+            progress=lambda _, taken: encoded.append(taken),
         )
         assert (got - expected).abs().max() < 1e-6
-        assert sum(encoded) == len(corpus.texts)
+        assert sum(encoded) == tokens.tokens_seen
         assert len(matched) > 3
         assert max(matched) < tokens.tokens_seen
 

@@ -417,14 +417,22 @@ def test_the_bar_counts_every_text_and_tokens(
 
 
 def test_the_bar_counts_parts_of_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = reports.Progress(bar=True, texts=4)
+    """By their tokens: a book beside its summary is nearly all of the two."""
+    progress = reports.Progress(bar=True, texts=7)
     progress.encoding()
-    progress.encoded(7, 1 / 3)
-    assert progress._bar.n == 0.33
-    progress.encoded(2, 1 - 1 / 3)
-    assert (progress._bar.n, type(progress._bar.n)) == (1, int)
-    progress.portion(3)  # two of them were kept
-    progress.encoded(1, 1.0)
-    assert progress._bar.n == 4
+    progress.begin(3, 100)
+    progress.encoded(60, 50)
+    assert progress._bar.n == 1.5
+    progress.encoded(60, 50)
+    assert (progress._bar.n, type(progress._bar.n)) == (3, int)
+    progress.end()
+    progress.begin(4, 10)
+    progress.encoded(2, 2)
+    assert progress._bar.n == 3.8
+    progress.end()  # the others were kept
+    assert progress._bar.n == 7
+    progress.matching()
     progress.close()
-    assert "4/4" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "7/7" in shown
+    assert "matching" in shown

@@ -39,8 +39,8 @@ class Choice:
         index: int64 [G], the hypothesis with the highest expected utility; of equals the first.
         utility: float32 [G], its expected utility.
         expected: expected utility of every hypothesis, float32 [n] for each group of n.
-        coverage: tokens seen and total of every hypothesis, one group after another, as candidate
-            and as reference.
+        coverage: tokens seen and total of every hypothesis, one group after another, as
+            candidates.
     """
 
     index: Tensor
@@ -246,7 +246,9 @@ def mbr(method: Method, hypotheses: Any, utility: str, weights: Any) -> Choice:
     index = torch.stack(best) if best else torch.empty(0, dtype=torch.int64)
     chosen_utility = [values[i] for values, i in zip(expected, index.tolist(), strict=True)]
     every = torch.cat([tokens.coverage[texts] for texts in numbers] or [NOTHING.candidates])
-    return Choice(index, torch.tensor(chosen_utility), expected, Coverage(every, every))
+    return Choice(
+        index, torch.tensor(chosen_utility), expected, Coverage(every, NOTHING.references)
+    )
 
 
 def _read_groups(hypotheses: Any) -> list[list[str]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from flashbertscore import architectures, ops
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
 _log = logging.getLogger("flashbertscore")
@@ -44,8 +46,9 @@ _MASKS = frozenset({"attention_mask", "mask"})
 class _Batch:
     """Lengths of the texts that a model is run on, and how many layers made use of them."""
 
-    def __init__(self, lengths: Tensor) -> None:
+    def __init__(self, lengths: Tensor, given_up: threading.Event | None = None) -> None:
         self.lengths = lengths.contiguous()
+        self.given_up = given_up
         self.shape = (len(lengths), int(lengths.max()) if len(lengths) else 0)
         self.served = 0
 
@@ -54,14 +57,15 @@ _batch: ContextVar[_Batch | None] = ContextVar("flashbertscore_batch", default=N
 
 
 @contextlib.contextmanager
-def padded(lengths: Tensor) -> Iterator[None]:
+def padded(lengths: Tensor, given_up: threading.Event | None = None) -> Iterator[None]:
     """Let served layers use our kernel in the calls of a model that follow.
 
     Args:
         lengths: int64 [B] on the CPU. In the batch that the model gets text b is tokens 0 to
             lengths[b] - 1 of max(lengths), and its attention mask says the same.
+        given_up: served layers raise CancelledError once it is set: nobody waits for the result.
     """
-    with _running(_Batch(lengths)):
+    with _running(_Batch(lengths, given_up)):
         yield
 
 
@@ -98,6 +102,8 @@ class _Served(nn.Module):
             or (found := self.served(hidden, batch)) is None
         ):
             return super().forward(*args, **kwargs)
+        if batch.given_up is not None and batch.given_up.is_set():
+            raise CancelledError
         batch.served += 1
         return self.result(found)
 

@@ -24,7 +24,7 @@ class Coverage:
         candidates: int64 [C, 2], seen and total of each candidate.
         references: int64 [R, 2], seen and total of each reference; those of a candidate that has
             several stand one after another.
-        sizes: int64 [C], how many each candidate has; None: one each, or the same for all.
+        sizes: int64 [C], how many each candidate has; None: one each, or, of a grid, all.
     """
 
     candidates: torch.Tensor
@@ -54,7 +54,7 @@ class Coverage:
         return self.seen == self.total
 
     def each(self) -> Iterator[Coverage]:
-        """Give the coverage of each candidate and its references."""
+        """Give the coverage of each candidate and its references; not of a grid."""
         sizes = [1] * len(self.candidates) if self.sizes is None else self.sizes.tolist()
         own, theirs = torch.split(self.candidates, 1), torch.split(self.references, sizes)
         # Copies: a view holds on to the counts of all texts, and is pickled with them.
@@ -82,7 +82,7 @@ def in_words(*, tokens_seen: int, tokens_total: int, texts: int, texts_cut: int)
     """Return the counts of `Coverage.as_dict` as a line for people."""
     if tokens_seen == tokens_total:
         return f"all {tokens_total:,} tokens of {texts:,} texts"
-    part = 100 * tokens_seen / tokens_total
+    part = min(99.9, 100 * tokens_seen / tokens_total)
     return (
         f"{tokens_seen:,} of {tokens_total:,} tokens ({part:.1f} %), "
         f"{texts_cut:,} of {texts:,} texts were cut"
@@ -111,6 +111,12 @@ class TextScores(functional.Scores):
     """
 
     coverage: Coverage
+
+    def _replace(self, **columns: torch.Tensor) -> TextScores:
+        """Return a copy with other columns, as of any named tuple."""
+        made: TextScores = super()._replace(**columns)
+        made.coverage = self.coverage
+        return made
 
     @classmethod
     def of(cls, scores: torch.Tensor, coverage: Coverage) -> TextScores:

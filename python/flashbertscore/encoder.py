@@ -8,6 +8,7 @@ import os
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from flashbertscore.transfer import to_device
 from flashbertscore.windows import POLICIES, Pieces, Windows, cut, make_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 __all__ = [
     "CACHE_SIZE",
@@ -198,8 +199,9 @@ class Encoder:
         *,
         batch_size: int = 64,
         token_budget: int = TOKEN_BUDGET,
-        progress: Callable[[int, float], object] | None = None,
+        progress: Callable[[int, int], object] | None = None,
         allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None = None,
+        failed: Callable[[Pieces], object] | None = None,
     ) -> torch.Tensor:
         """Return the embedding of every token, packed as `tokens` packs the ids.
 
@@ -211,10 +213,11 @@ class Encoder:
             texts: int64 [k], those to encode; None: all. The rows of others are left as they are.
             batch_size: most texts or windows of a batch.
             token_budget: most tokens of a batch, padding included; one text may have more.
-            progress: called for each batch that is done, with its tokens and with the texts that
-                they make (a window is a part of one).
+            progress: called for each batch that is done, with the tokens that went through the
+                model and those of them whose embeddings are taken (of a window not all).
             allocate: returns the memory of the result, given its shape and a batch of embeddings;
                 None: `batch.new_empty(shape)`.
+            failed: called with each batch that the model fails on, before what it raised is.
 
         Returns:
             [T, D], or [L, T, D] with `all_layers` (L = layers + 1, the first the embedding layer);
@@ -222,11 +225,16 @@ class Encoder:
             no token to encode (empty texts, for a model without special tokens).
         """
         packed: torch.Tensor | None = None
-        allocating = threading.Lock()
+        allocating, given_up = threading.Lock(), threading.Event()
 
         def embed(part: Pieces) -> Pieces:
             nonlocal packed
-            hidden = self._forward(tokens, part)
+            try:
+                hidden = self.forward(tokens, part, given_up)
+            except Exception:
+                if failed is not None:
+                    failed(part)
+                raise
             with allocating:
                 if packed is None:
                     make = allocate or (lambda shape, batch: batch.new_empty(shape))
@@ -241,9 +249,10 @@ class Encoder:
         pieces = cut(tokens, self.windows, torch.arange(len(tokens)) if texts is None else texts)
         batch_size = self._most_texts(batch_size)
         parts = map(pieces.select, batches(pieces.lengths, batch_size, token_budget))
-        for part in self._each(embed, parts):
-            if progress is not None:
-                progress(int(part.sizes.sum()), float(part.share.sum()))
+        with closing(self._each(embed, parts, given_up)) as done:  # also where `progress` raises
+            for part in done:
+                if progress is not None:
+                    progress(int(part.sizes.sum()), int(part.taken[:, 1].sum()))
         if packed is None:
             states = [self.depth] if self.all_layers else []
             return torch.empty(*states, 0, 1, device=self.device)
@@ -253,8 +262,17 @@ class Encoder:
         """Return `batch_size`, or 1 for a model that treats a text by the longest beside it."""
         return min(batch_size, 1) if architectures.depends_on_longest(self.model) else batch_size
 
-    def _each(self, embed: Callable[[Pieces], Pieces], parts: Iterator[Pieces]) -> Iterator[Pieces]:
-        """Call `embed` with each part of the pieces, and yield what it returns, in order."""
+    def _each(
+        self,
+        embed: Callable[[Pieces], Pieces],
+        parts: Iterator[Pieces],
+        given_up: threading.Event,
+    ) -> Generator[Pieces, None, None]:
+        """Call `embed` with each part of the pieces, and yield what it returns, in order.
+
+        Where that is given up (by Ctrl-C, an error, the caller), what waits is not computed, and
+        what runs ends after a layer.
+        """
         first = list(itertools.islice(parts, 2))
         with _handing_out:
             threads = torch.get_num_threads()
@@ -285,7 +303,7 @@ class Encoder:
                 for one in running:
                     yield one.result()
             finally:
-                # Given up by Ctrl-C, an error or the caller: what waits is not computed.
+                given_up.set()
                 for one in running:
                     one.cancel()
 
@@ -299,8 +317,16 @@ class Encoder:
         on_cpu = self.device.type == "cpu"
         return on_cpu and not self.all_layers and attention.served_layers(self.model) > 0
 
-    def _forward(self, tokens: Tokens, pieces: Pieces) -> torch.Tensor:
-        """Return [t, D] or [L, t, D], the t tokens that are taken, one piece after another."""
+    def forward(
+        self, tokens: Tokens, pieces: Pieces, given_up: threading.Event | None = None
+    ) -> torch.Tensor:
+        """Run the model once; return [t, D] or [L, t, D], the t tokens that are taken.
+
+        Args:
+            tokens: ids of the texts.
+            pieces: what goes through the model; the tokens of one come after those of another.
+            given_up: where served layers see that it is set, they raise CancelledError.
+        """
         lengths = pieces.lengths
         real = torch.arange(int(lengths.max())) < lengths[:, None]  # [pieces, longest]
         pad = self.tokenizer.pad_token_id
@@ -313,7 +339,7 @@ class Encoder:
         # Rows of the batch, not the mask itself: indexing with that one would wait for the device.
         taken = real.flatten().nonzero().squeeze(1)[pieces.sources()]
         rows = to_device(taken, self.device)
-        with torch.inference_mode(), attention.padded(lengths):
+        with torch.inference_mode(), attention.padded(lengths, given_up):
             out = self.model(
                 to_device(ids, self.device),
                 attention_mask=mask,

@@ -45,12 +45,17 @@ class Counter:
         """
         self.documents += len(documents)
         copies = torch.bincount(documents, minlength=len(tokens))
-        text = torch.repeat_interleave(tokens.lengths)
         width = int(tokens.ids.max()) + 1 if len(tokens.ids) else 1
         if width > len(self._frequency):
             more = torch.zeros(width - len(self._frequency), dtype=torch.int64)
             self._frequency = torch.cat([self._frequency, more])
-        once = torch.unique(text * width + tokens.ids)  # each id counts once a document
+        # Each id counts once a document.
+        if len(tokens.ids) > width * len(tokens):  # books: less memory than a sort of all ids takes
+            for ids, count in zip(tokens.split(), copies, strict=True):
+                self._frequency[:width] += (torch.bincount(ids, minlength=width) > 0) * count
+            return
+        text = torch.repeat_interleave(tokens.lengths)
+        once = torch.unique(text * width + tokens.ids)
         self._frequency.index_add_(0, once % width, copies[once // width])
 
     def idf(self) -> Idf:
@@ -85,13 +90,15 @@ def weigh(tokens: Tokens, idf: Mapping[int, float]) -> torch.Tensor:
         KeyError: a plain dictionary lacks an id (those of the special tokens are needed too).
         ValueError: a weight is negative, NaN or infinite; a weighted mean needs none such.
     """
-    distinct, which = torch.unique(tokens.ids, return_inverse=True)
-    table = [_look_up(idf, token) for token in distinct.tolist()]
-    for token, weight in zip(distinct.tolist(), table, strict=True):
+    distinct = torch.bincount(tokens.ids).nonzero().squeeze(1)
+    weights = [_look_up(idf, token) for token in distinct.tolist()]
+    for token, weight in zip(distinct.tolist(), weights, strict=True):
         if not (weight >= 0 and math.isfinite(weight)):
             msg = f"idf: expected finite weights >= 0, got {weight} for token id {token}"
             raise ValueError(msg)
-    return torch.tensor(table, dtype=torch.float32)[which]
+    table = torch.zeros(int(distinct[-1]) + 1 if len(distinct) else 0)
+    table[distinct] = torch.tensor(weights, dtype=torch.float32)
+    return table[tokens.ids]
 
 
 def uniform(tokens: Tokens, special: tuple[int | None, ...]) -> torch.Tensor:

@@ -35,7 +35,7 @@ def score_pairs(
     chunk_tokens: int | None = None,
     shelf: Shelf | None = None,
     storage: Storage | None = None,
-    progress: Callable[[int, float], object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     when_encoded: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     """Return raw P, R and F of pairs of texts (the reference's `bert_cos_score_idf`).
@@ -91,6 +91,8 @@ def score_pairs(
             text = None if error.index is None else int(texts[error.index])
             raise TextError(str(error), text) from error.__cause__
         wanted = new if shelf is not None else new & (last_use[texts] > number)
+        if embeddings.nbytes > storage.bound:
+            wanted = torch.zeros_like(wanted)  # a copy in memory is what the bound is against
         for candidates in (True, False):
             chosen = (wanted & (is_reference[texts] != candidates)).nonzero().squeeze(1)
             kept.put(part_keys, part, chosen, embeddings, candidates=candidates)
@@ -107,7 +109,7 @@ def _encode(
     places: Sequence[Place | None],
     storage: Storage,
     batch_size: int,
-    progress: Callable[[int, float], object] | None,
+    progress: Callable[[int, int], object] | None,
 ) -> torch.Tensor:
     """Return the embeddings of all tokens: of texts that are kept from `places`, else encoded."""
     new = torch.tensor([n for n, place in enumerate(places) if place is None], dtype=torch.int64)

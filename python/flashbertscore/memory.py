@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from flashbertscore.encoder import Encoder
     from flashbertscore.tokens import Tokens
+    from flashbertscore.windows import Pieces
 
 # Padded tokens of a batch on CUDA. Below, kernels wait for their launches; above, nothing is won.
 LEAST_TOKENS = 512
@@ -73,7 +76,7 @@ def encode(
     texts: torch.Tensor | None = None,
     *,
     batch_size: int,
-    progress: Callable[[int, float], object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return `encoder.encode(tokens, texts)`, on CUDA in batches that fit.
@@ -91,16 +94,16 @@ def encode(
         msg = f"batch_size: expected at least 1, got {batch_size}"
         raise ValueError(msg)
     chosen = torch.arange(len(tokens)) if texts is None else texts
+    batches: list[Pieces] = []  # that the model failed on
+    run = partial(encoder.encode, tokens, chosen, allocate=allocate, failed=batches.append)
     try:
         if encoder.device.type == "cuda":
-            return _encode_on_cuda(encoder, tokens, chosen, batch_size, progress, allocate)
-        return encoder.encode(
-            tokens, chosen, batch_size=batch_size, progress=progress, allocate=allocate
-        )
+            return _encode_on_cuda(encoder, tokens, chosen, batch_size, progress, run)
+        return run(batch_size=batch_size, progress=progress)
     except StorageError:
         raise
     except Exception as error:
-        raise _blame(encoder, tokens, chosen, error, allocate) from error
+        raise _blame(encoder, tokens, batches, error) from error
 
 
 def _encode_on_cuda(
@@ -108,38 +111,31 @@ def _encode_on_cuda(
     tokens: Tokens,
     texts: torch.Tensor,
     batch_size: int,
-    progress: Callable[[int, float], object] | None,
-    allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None,
+    progress: Callable[[int, int], object] | None,
+    run: Callable[..., torch.Tensor],
 ) -> torch.Tensor:
     # Of what goes through the model at once: a text or a window.
     longest = int(cut(tokens, encoder.windows, texts).lengths.max()) if len(texts) else 1
     budget = _found.get(encoder.model) or _budget(encoder, longest)
     budget = min(budget, batch_size * (encoder.max_length or longest))
     while True:
-        tokens_told, texts_told = 0, 0.0
+        all_told = all_taken = 0
 
-        def tell(count: int, share: float) -> None:
-            nonlocal tokens_told, texts_told
-            tokens_told += count
-            texts_told += share
+        def tell(through: int, taken: int) -> None:
+            nonlocal all_told, all_taken
+            all_told += through
+            all_taken += taken
             if progress is not None:
-                progress(count, share)
+                progress(through, taken)
 
         try:
             with precision.matrix_products(tf32=encoder.tf32, device=encoder.device):
-                return encoder.encode(
-                    tokens,
-                    texts,
-                    batch_size=budget,
-                    token_budget=budget,
-                    progress=tell,
-                    allocate=allocate,
-                )
+                return run(batch_size=budget, token_budget=budget, progress=tell)
         except torch.OutOfMemoryError:
             if budget <= longest:  # one text of the longest: there is nothing to halve
                 raise
             if progress is not None:
-                progress(-tokens_told, -texts_told)
+                progress(-all_told, -all_taken)
         # Out of the handler: the exception holds the frames, and with them the batch.
         torch.cuda.empty_cache()
         budget = max(longest, min(budget, int(tokens.lengths[texts].sum())) // 2)
@@ -154,21 +150,18 @@ def _budget(encoder: Encoder, longest: int) -> int:
     return token_budget(free_memory(encoder.device), need)
 
 
-def _blame(
-    encoder: Encoder,
-    tokens: Tokens,
-    texts: torch.Tensor,
-    error: Exception,
-    allocate: Callable[[Sequence[int], torch.Tensor], torch.Tensor] | None,
-) -> TextError:
-    """Find the first text that fails alone."""
+def _blame(encoder: Encoder, tokens: Tokens, batches: list[Pieces], error: Exception) -> TextError:
+    """Find the first text of the batches that failed of which a piece fails alone."""
     if not isinstance(error, torch.OutOfMemoryError) and _is_alive(encoder.device):
-        for text in texts.tolist():
+        pieces = [
+            (text, batch, number)
+            for batch in batches
+            for number, text in enumerate(batch.texts.tolist())
+        ]
+        for text, batch, number in sorted(pieces, key=itemgetter(0)):
             try:
-                encoder.encode(tokens.select(torch.tensor([text])), allocate=allocate)
-            except StorageError:  # noqa: PERF203 - no room beside what failed: nobody can tell
-                break
-            except Exception as alone:  # noqa: BLE001 - whatever a model raises
+                encoder.forward(tokens, batch.select(torch.tensor([number])))
+            except Exception as alone:  # noqa: BLE001, PERF203 - whatever a model raises
                 return TextError(f"the model failed: {type(alone).__name__}: {alone}", text)
     return TextError(f"the model failed: {type(error).__name__}: {error}")
 

@@ -84,7 +84,7 @@ class Pipeline:
                 if failure is not None:
                     raise failure
                 tokens = None
-                self.progress.portion(len(portion) + len(portion.pairs))
+                self.progress.end()
         finally:
             self.progress.close()
 
@@ -93,6 +93,7 @@ class Pipeline:
     ) -> tuple[torch.Tensor, Coverage]:
         if tokens is None:
             tokens = self.encoder.tokenize(portion.texts)
+        self.progress.begin(len(portion) + len(portion.pairs), tokens.tokens_seen)
         weights = self._weigh(tokens)
         scores = matching.score_pairs(
             self.encoder,

@@ -34,8 +34,10 @@ class Progress:
         self._texts = texts
         self._start = self._began = time.perf_counter()
         self._bar: Any = None
-        self._tokens = self._counted = 0
-        self._part = 0.0  # of the texts of this portion that are encoded
+        self._through = self._counted = 0
+        # Of the portion: texts, tokens, and those whose embeddings are there.
+        self._portion = (0, 0)
+        self._taken = 0
 
     def say(self, message: str) -> None:
         """Print a message to standard output and start the clock anew."""
@@ -53,20 +55,26 @@ class Progress:
             self._bar = tqdm(total=self._texts, unit="texts")
             self._began = time.perf_counter()
 
-    def encoded(self, tokens: int, texts: float) -> None:
-        """Move the bar on by what went through the model; see `Encoder.encode`."""
-        if self._bar is not None:
-            self._tokens += tokens
-            self._part += texts
-            seconds = time.perf_counter() - self._began
-            self._bar.set_postfix_str(f"{self._tokens / seconds:,.0f} tokens/s", refresh=False)
-            self._show(self._counted + self._part)
+    def begin(self, texts: int, tokens: int) -> None:
+        """Begin a portion of this many texts, duplicates included, and tokens of distinct ones."""
+        self._portion = (texts, tokens)
+        self._taken = 0
 
-    def portion(self, texts: int) -> None:
-        """Count the texts of a portion that is done, also those that did not have to be encoded."""
+    def encoded(self, through: int, taken: int) -> None:
+        """Move the bar on by tokens that went through the model; see `Encoder.encode`."""
         if self._bar is not None:
-            self._counted += texts
-            self._part = 0.0
+            self._through += through
+            self._taken += taken
+            seconds = time.perf_counter() - self._began
+            self._bar.set_postfix_str(f"{self._through / seconds:,.0f} tokens/s", refresh=False)
+            # Texts by their tokens: a book beside its summary is nearly all of the two.
+            texts, tokens = self._portion
+            self._show(self._counted + texts * self._taken / max(1, tokens))
+
+    def end(self) -> None:
+        """Count the texts of the portion, also those that did not have to be encoded."""
+        if self._bar is not None:
+            self._counted += self._portion[0]
             self._show(self._counted)
 
     def _show(self, texts: float) -> None:
@@ -76,6 +84,8 @@ class Progress:
 
     def matching(self) -> None:
         """Tell that everything is encoded; all that is left is to match what came last."""
+        if self._bar is not None:
+            self._bar.set_postfix_str("matching")
         if self._messages:
             print("computing greedy matching.")  # noqa: T201 - where asked for
 

@@ -97,7 +97,7 @@ def score(  # the reference's signature
             such. None: as many as the model takes.
         stride: tokens of the text from one window to the next; None: three quarters of a window.
         embeddings_dtype: how embeddings are held, "float32" or "bfloat16"; None: as the model gives
-            them. With bfloat16 they take half the memory, and F1 changes by some 1e-4.
+            them. With bfloat16 they take half the memory; F1 changes by some 1e-5.
         max_memory: bytes of main memory that the embeddings of a pair of long texts may take; more
             lie in a temporary file. None: half of the machine's memory.
 

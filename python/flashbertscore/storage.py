@@ -133,7 +133,7 @@ def _mapped(shape: tuple[int, ...], dtype: torch.dtype, size: int) -> torch.Tens
             mapping = mmap.mmap(file.fileno(), size)
     except OSError as error:
         msg = (
-            f"no room for {size / 1e9:.1f} GB of embeddings ({error.strerror}); set TMPDIR to "
+            f"no room for {size / 1e9:.3g} GB of embeddings ({error.strerror}); set TMPDIR to "
             "a folder on a larger disk, or raise max_memory"
         )
         raise StorageError(error.errno, msg, folder) from error

@@ -19,10 +19,12 @@ _CHUNK = 2048  # texts
 _CHUNK_CHARACTERS = 262_144
 
 # A longer text is tokenized in parts, at places where the ids around show that it makes no
-# difference: characters of a part, of what is looked at on both sides, and how many places are
-# tried before the text is tokenized as a whole.
+# difference: characters of a part, of what is looked at before such a place (several lengths, so
+# that no period of the text hides a difference) and after it, and how many places are tried before
+# the text is tokenized as a whole.
 _PART = 32_768
-_AROUND = 200
+_BEFORE = (200, 199, 187)
+_AFTER = 200
 _TRIES = 100
 
 # Numbers in a range from which on `ranges` makes them range by range.
@@ -85,6 +87,10 @@ class Tokens:
             self.ids[self.rows(texts)], _offsets(lengths), self.totals[texts], self.empty[texts]
         )
 
+    def split(self) -> tuple[torch.Tensor, ...]:
+        """Return the ids of each text, int64, sharing memory."""
+        return torch.split(self.ids, self.lengths.tolist())
+
     def tolist(self) -> list[list[int]]:
         """Return the ids as one list a text."""
         ids, offsets = self.ids.tolist(), self.offsets.tolist()
@@ -122,8 +128,9 @@ def tokenize(
     gives an empty text: [CLS] [SEP] for BERT, the end of sentence alone for T5.
 
     A text of more than some 260,000 characters goes through the tokenizer in parts. It is cut where
-    the ids of the 200 characters on both sides are the same with and without the cut; a tokenizer
-    for which there is no such place gets the text as a whole.
+    the ids of some 200 characters on both sides are the same with and without the cut; a text
+    without such a place (Chinese for sentencepiece, which puts a space before each part) goes as a
+    whole.
 
     Args:
         texts: the texts.
@@ -234,9 +241,11 @@ def _encode_in_parts(tokenizer: Any, text: str) -> Sequence[int]:
 
     def changes_nothing(at: int) -> bool:
         """Whether the ids around a place are the same when the text is cut there."""
-        left, right = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
-        whole, first, second = own([left + right, left, right])
-        return whole == first + second
+        right = text[at : at + _AFTER]
+        lefts = [text[max(0, at - before) : at] for before in _BEFORE]
+        second, *others = own([right, *lefts, *(left + right for left in lefts)])
+        firsts, wholes = others[: len(lefts)], others[len(lefts) :]
+        return all(whole == first + second for first, whole in zip(firsts, wholes, strict=True))
 
     (nothing,) = _call(tokenizer, [""])
     ids = array("q", nothing[:before])

@@ -99,14 +99,14 @@ class Pieces:
         sizes: int64 [k, 3], how many they are.
         taken: int64 [k, 2], first token of the piece whose embedding is taken, and how many are.
         into: int64 [k], row of `Tokens.ids` that the first of them is.
-        share: float64 [k], part of its text that is taken of the piece.
+        texts: int64 [k], the text that each is of.
     """
 
     starts: torch.Tensor
     sizes: torch.Tensor
     taken: torch.Tensor
     into: torch.Tensor
-    share: torch.Tensor
+    texts: torch.Tensor
 
     @property
     def lengths(self) -> torch.Tensor:
@@ -120,7 +120,7 @@ class Pieces:
             self.sizes[pieces],
             self.taken[pieces],
             self.into[pieces],
-            self.share[pieces],
+            self.texts[pieces],
         )
 
     def rows(self) -> torch.Tensor:
@@ -154,7 +154,7 @@ def cut(tokens: Tokens, windows: Windows | None, texts: torch.Tensor) -> Pieces:
             sizes=torch.stack([none, lengths, none], dim=1),
             taken=torch.stack([none, lengths], dim=1),
             into=offsets,
-            share=torch.ones(len(texts), dtype=torch.float64),
+            texts=texts,
         )
     is_long = lengths > windows.size
     own = lengths - windows.before - windows.after
@@ -189,5 +189,5 @@ def cut(tokens: Tokens, windows: Windows | None, texts: torch.Tensor) -> Pieces:
         sizes=torch.stack([before, torch.where(is_long, windows.room, lengths), after], dim=1),
         taken=torch.stack([first, size], dim=1),
         into=torch.where(is_long, offsets + before + begin, offsets),
-        share=size.double() / lengths,
+        texts=texts[text],
     )

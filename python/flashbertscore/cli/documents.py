@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ class Documents:
     """Documents and their references, each read when it is its turn.
 
     Attributes:
-        names: what to call each document: its path within the folder, or that of the file.
+        names: what to call each document: its path within the folder, or that of the file; bytes
+            that are not UTF-8 in hexadecimal.
     """
 
     def __init__(self, candidate: str, references: Sequence[str]) -> None:
@@ -45,19 +47,21 @@ class Documents:
         self._stdin: str | None = None
         folders = [path for path in self._paths if path != files.STDIN and Path(path).is_dir()]
         if not folders:
-            self.names = [files.name_of(candidate)]
+            self.names = [_shown(files.name_of(candidate))]
             self._columns = [[path] for path in self._paths]
         elif len(folders) < len(self._paths):
             other = next(path for path in self._paths if path not in folders)
             msg = f"{folders[0]} is a folder, so {files.name_of(other)} has to be one too"
             raise ValueError(msg)
         else:
-            self.names = _names(candidate)
+            names = _names(candidate)
             for folder in references:
-                _compare(candidate, self.names, folder, _names(folder))
+                _compare(candidate, names, folder, _names(folder))
             self._columns = [
-                [str(Path(folder) / name) for name in self.names] for folder in self._paths
+                [os.path.join(folder, name) for name in names]  # noqa: PTH118 - keeps ./-
+                for folder in self._paths
             ]
+            self.names = [_shown(name) for name in names]
         for column in self._columns:
             for path in column:
                 self._read(path)
@@ -115,6 +119,10 @@ def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
             yield path
 
 
+def _shown(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _compare(candidate: str, names: list[str], folder: str, others: list[str]) -> None:
     for having, lacking, missing in (
         (candidate, folder, set(names) - set(others)),
@@ -122,5 +130,6 @@ def _compare(candidate: str, names: list[str], folder: str, others: list[str]) -
     ):
         if missing:
             more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-            msg = f"{lacking} lacks {', '.join(sorted(missing)[:_NAMED])}{more}, which {having} has"
+            named = ", ".join(map(_shown, sorted(missing)[:_NAMED]))
+            msg = f"{lacking} lacks {named}{more}, which {having} has"
             raise ValueError(msg)
