@@ -93,7 +93,7 @@ def _weights(layer: Any) -> linear.LayerWeights | None:
     query, key, value, projected, up, down = panels
     first, last = (linear.Norm(norm.weight, norm.bias, norm.eps) for norm in norms)
     return linear.LayerWeights(
-        own.num_attention_heads,
+        layer.attention.self.num_attention_heads,
         query,
         key,
         value,
