@@ -65,7 +65,8 @@ bench-memory: venv ## The memory curve over 300,000 pairs, ours beside bert-scor
 compat: ## Run the parity suite under transformers 4.57 in its own .venv-compat
 	$(MAKE) VENV=.venv-compat PYTHON=$(PYTHON) .venv-compat/.transformers4
 	.venv-compat/bin/python -m pytest $(wildcard tests/test_token*.py tests/test_idf.py \
-	  tests/test_encoder.py tests/test_attention.py tests/test_parity_*.py tests/test_scorer*.py \
+	  tests/test_encoder.py tests/test_attention.py tests/test_layers.py tests/test_prepack.py \
+	  tests/test_parity_*.py tests/test_scorer*.py tests/test_windows.py tests/test_long_context.py \
 	  tests/test_stream*.py tests/test_compat*.py \
 	  tests/test_cli_*.py tests/test_evaluate_calls.py tests/test_explain.py tests/test_allpairs.py)
 
