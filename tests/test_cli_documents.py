@@ -162,7 +162,21 @@ def test_how_a_file_is_written_does_not_matter(cli: Cli, folders: Path) -> None:
     (folders / "refs" / ".git").mkdir()
     (folders / "refs" / ".git" / "x.txt").write_bytes(b"\xff")
     assert cli("-c", "cands", "-r", "refs", *WINDOW, "--json")[1] == plain
-    assert decode(b"\xef\xbb\xbfcat", "name") == "cat"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_pieces_of_any_size_make_the_same_text(size: int) -> None:
+    text = "caf\u00e9\r\n\u732b\r\U0001f600\n\n\ufeffend"
+    data = b"\xef\xbb\xbf" + text.encode()
+
+    def pieces(whole: bytes) -> list[bytes]:
+        return [whole[i : i + size] for i in range(0, len(whole), size)]
+
+    assert decode(pieces(data), "name") == text
+    assert decode([], "name") == ""
+    for bad, line, byte in ((data + b"\xff.", 5, "ff"), (data[:-3] + b"\xe7\x8c", 5, "e7")):
+        with pytest.raises(ValueError, match=rf"name:{line}: not UTF-8 text \(byte 0x{byte}"):
+            decode(pieces(bad), "name")
 
 
 def test_a_name_that_is_not_utf8_is_shown(cli: Cli, folders: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,9 +89,9 @@ class Documents:
 
     def _read(self, path: str) -> str:
         if path != files.STDIN:
-            return files.decode(Path(path).read_bytes(), path)
+            return files.read_document(path)
         if self._stdin is None:
-            self._stdin = files.decode(sys.stdin.buffer.read(), path)
+            self._stdin = files.read_document(path)
         return self._stdin
 
 

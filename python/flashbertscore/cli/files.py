@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import shutil
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_PIECE = 1 << 20  # bytes of a document that are read at once
 
 
 def read_lines(path: str) -> list[str]:
@@ -148,17 +152,36 @@ def _lines(stream: Iterable[bytes], path: str) -> Iterator[str]:
             yield line_of_text.strip()
 
 
-def decode(data: bytes, path: str) -> str:
-    """Return a whole file as a text.
+def read_document(path: str) -> str:
+    """Return a whole file as one text, read in pieces: its bytes are never held beside it.
+
+    Args:
+        path: the file, or "-" for standard input.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8; names file and line.
+    """
+    with nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as stream:
+        return decode(iter(partial(stream.read, _PIECE), b""), path)
+
+
+def decode(pieces: Iterable[bytes], path: str) -> str:
+    """Return the text that pieces of a file make; a byte order mark is dropped, line ends stay.
 
     Raises:
         ValueError: it is not UTF-8; names file and line.
     """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    text = io.StringIO(newline="")
     try:
-        return data.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+        for piece in pieces:
+            text.write(decoder.decode(piece))
+        text.write(decoder.decode(b"", final=True))
     except UnicodeDecodeError as error:
-        line = len(_split(error.object[: error.start].decode("utf-8") + "x"))
-        raise ValueError(_not_text(path, line, error)) from None
+        before = text.getvalue() + error.object[: error.start].decode("utf-8")
+        raise ValueError(_not_text(path, len(_split(before + "x")), error)) from None
+    return text.getvalue()
 
 
 def _not_text(path: str, line: int, error: UnicodeDecodeError) -> str:
