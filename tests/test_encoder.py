@@ -19,6 +19,7 @@ import transformers
 
 from flashbertscore import attention, encoder, isa, loading, prepack
 from flashbertscore.encoder import batches, load
+from flashbertscore.tokens import Tokens
 from helpers.texts import SENTENCES
 from helpers.tiny_models import FAMILIES, save_model
 
@@ -343,6 +344,19 @@ def test_two_batches_at_once(tiny_model: TinyModel, monkeypatch: pytest.MonkeyPa
         torch.set_num_threads(before)
 
 
+def encode_until_ctrl_c(loaded: encoder.Encoder, tokens: Tokens) -> None:
+    """Encode text by text, two at once, until SIGINT ends it."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            loaded.encode(tokens, batch_size=1)
+    finally:
+        torch.set_num_threads(before)
+        signal.signal(signal.SIGINT, handler)
+
+
 def test_what_waits_is_not_computed_once_a_call_is_given_up(
     tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,15 +375,7 @@ def test_what_waits_is_not_computed_once_a_call_is_given_up(
         return original(self, *given)
 
     monkeypatch.setattr(encoder.Encoder, "forward", slow)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(KeyboardInterrupt):
-            loaded.encode(tokens, batch_size=1)
-    finally:
-        torch.set_num_threads(before)
-        signal.signal(signal.SIGINT, handler)
+    encode_until_ctrl_c(loaded, tokens)
     assert sorted(began) == [0, 1]
 
 
@@ -379,25 +385,18 @@ def test_what_runs_ends_after_a_layer_once_a_call_is_given_up(
     """Else Ctrl-C would wait for the batches of a large model."""
     loaded = encoder.load(tiny_model("bert"), 4)
     tokens = loaded.tokenize(list(SENTENCES[:2]))
-    began: list[int] = []
+    numbers, began = itertools.count(), []
 
-    def slow(self: object, hidden: torch.Tensor, _: object) -> torch.Tensor:
-        began.append(id(self))
+    def slow(_: object, hidden: torch.Tensor, __: object) -> torch.Tensor:
+        number = next(numbers)
+        began.append(number)
         time.sleep(0.3)
-        if len(began) == 2:  # both batches are in their first layer
+        if number == 1:  # both batches are in their first layer
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         time.sleep(0.3)
         return hidden
 
     layer = next(m for m in loaded.model.modules() if isinstance(m, attention._Served))
     monkeypatch.setattr(type(layer), "served", slow)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(KeyboardInterrupt):
-            loaded.encode(tokens, batch_size=1)
-    finally:
-        torch.set_num_threads(before)
-        signal.signal(signal.SIGINT, handler)
+    encode_until_ctrl_c(loaded, tokens)
     assert 2 <= len(began) <= 4  # of eight

@@ -82,11 +82,15 @@ def in_words(*, tokens_seen: int, tokens_total: int, texts: int, texts_cut: int)
     """Return the counts of `Coverage.as_dict` as a line for people."""
     if tokens_seen == tokens_total:
         return f"all {tokens_total:,} tokens of {texts:,} texts"
-    part = min(99.9, 100 * tokens_seen / tokens_total)
     return (
-        f"{tokens_seen:,} of {tokens_total:,} tokens ({part:.1f} %), "
+        f"{tokens_seen:,} of {tokens_total:,} tokens ({percent(tokens_seen, tokens_total):.1f} %), "
         f"{texts_cut:,} of {texts:,} texts were cut"
     )
+
+
+def percent(seen: int, total: int) -> float:
+    """Return the part that is seen; 100 only where nothing is missing, however large the total."""
+    return 100.0 if seen == total else min(99.9, 100 * seen / total)
 
 
 #: Of no text.

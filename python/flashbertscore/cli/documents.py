@@ -10,9 +10,6 @@ from flashbertscore.cli import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 # Names that a message spells out.
 _NAMED = 5
@@ -74,18 +71,6 @@ class Documents:
         for paths in zip(*self._columns, strict=True):
             document, *references = map(self._read, paths)
             yield document, references
-
-    def __enter__(self) -> Self:
-        """Return this."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Do nothing: no file stays open."""
 
     def _read(self, path: str) -> str:
         if path != files.STDIN:

@@ -120,11 +120,10 @@ def _segment(name: str | None, row: tuple[float, ...], tokens: list[int]) -> dic
 
 
 def _print_segments(kept: _Segments, names: list[str] | None) -> None:
-    print(
-        f"\n{'pair':>8}  {'P':>9}  {'R':>9}  {'F1':>9}  {'seen':>6}", *["document"][: bool(names)]
-    )
+    document = "" if names is None else " document"
+    print(f"\n{'pair':>8}  {'P':>9}  {'R':>9}  {'F1':>9}  {'seen':>6}{document}")
     for i, (name, row, tokens) in enumerate(kept.named(names), start=1):
-        seen = f"{100 * sum(tokens[::2]) / max(1, sum(tokens[1::2])):5.1f}%"
+        seen = f"{coverage.percent(sum(tokens[::2]), sum(tokens[1::2])):5.1f}%"
         shown = [] if name is None else [f" {name}"]
         print(f"{i:8d}", *(f"{x:9.6f}" for x in row), seen, *shown, sep="  ")
 
@@ -154,7 +153,7 @@ def _read(
         return nullcontext([(args.cand, args.ref)])
     try:
         if args.whole_files or any(_is_folder(path) for path in (args.cand, *args.ref)):
-            return Documents(args.cand, args.ref)
+            return nullcontext(Documents(args.cand, args.ref))
         return files.Parallel(args.cand, args.ref)
     except OSError as error:
         # A text in place of a file name can also be too long for one.
