@@ -102,3 +102,33 @@ def test_candidate_and_reference_change_places(bitwise: Backend) -> None:
     x, y = pack(ragged(20, 24, torch.float32)), pack(ragged(20, 24, torch.float32)[::-1])
     there, back = bitwise.bertscore_packed(*x, *y), bitwise.bertscore_packed(*y, *x)
     bitwise.assert_same(there, Scores(back.recall, back.precision, back.f1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [1, 22, 70, 768])
+def test_tokens_read_before_or_while_they_are_matched(
+    bitwise: Backend, dim: int, dtype: torch.dtype
+) -> None:
+    """A list of pairs has all tokens read first; one to one, they are read where they are met."""
+    xs = [torch.randn(length, dim).to(dtype) for length in (1, 5, 13, 48, 50, 60)]
+    ys = [torch.randn(length, dim).to(dtype) for length in (4, 3, 18, 48, 7, 70)]
+    listed = torch.arange(len(xs)).repeat(2, 1).T
+    one_to_one = bitwise.bertscore_packed(*pack(xs), *pack(ys))
+    bitwise.assert_same(bitwise.bertscore_packed(*pack(xs), *pack(ys), listed), one_to_one)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 17, 20])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e30])
+def test_a_token_that_is_not_multiplied_as_it_is(
+    bitwise: Backend, side: int, place: int, factor: float
+) -> None:
+    """It is found while the pair is matched, which then begins again."""
+    tokens = [torch.randn(2, 21, 24), torch.randn(2, 21, 24)]
+    expected = bitwise.bertscore(*tokens)
+    tokens[side][0, place] *= factor
+    got = bitwise.bertscore(*tokens)
+    torch.testing.assert_close(got.f1[0], bitwise.bertscore(*(t[:1] for t in tokens)).f1[0])
+    if factor:
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    bitwise.assert_same(Scores(*(s[1:] for s in got)), Scores(*(s[1:] for s in expected)))

@@ -88,4 +88,18 @@ static inline T element(const void* row, DType dtype, index_t k) {
     return T(0);
 }
 
+// Whether a token with this sum of squares is multiplied as it is: beyond these bounds, and for NaN
+// and Inf, products of two tokens could leave the range of T.
+template <class T>
+static inline bool ordinary(T squares) {
+    constexpr T small = sizeof(T) == 4 ? T(0x1p-80) : T(0x1p-600);
+    return squares > small && squares < T(1) / small;
+}
+
+// The factor that makes a unit vector of an ordinary token.
+template <class T>
+static inline T inverse_norm(T squares) {
+    return static_cast<T>(1.0 / __builtin_sqrt(static_cast<double>(squares)));
+}
+
 } // namespace flashbertscore

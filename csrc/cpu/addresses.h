@@ -12,10 +12,11 @@ namespace {
 class Pacer {
   public:
     Pacer(const Ahead& ahead, const void* anything, index_t steps) {
+        const Memory runs[2] = {ahead.candidate, ahead.reference};
         for (int side = 0; side < 2; ++side) {
-            const bool some = ahead.bytes[side] > 0 && steps > 0;
-            at_[side] = some ? ahead.data[side] : static_cast<const char*>(anything);
-            pace_[side] = some ? (ahead.bytes[side] << kFraction) / steps : 0;
+            const bool some = runs[side].bytes > 0 && steps > 0;
+            at_[side] = some ? runs[side].data : static_cast<const char*>(anything);
+            pace_[side] = some ? (runs[side].bytes << kFraction) / steps : 0;
         }
     }
     // Called once for each of the steps.

@@ -1,41 +1,30 @@
-// What the sweep asks for while products run: hints to the processor, which change no result.
+// What is asked for while products run: hints to the processor, which change no result.
 #pragma once
 
-#include "core/numeric.h"
-#include "cpu/isa.h"
+#include "cpu/prepare.h"
 #include "cpu/tiles.h"
 
 #include <algorithm>
 
 namespace flashbertscore {
 
-// Part i of `parts` of what is read next.
-inline Ahead part(const Ahead& ahead, index_t i, index_t parts) {
-    Ahead result;
-    for (int side = 0; side < 2; ++side) {
-        const index_t from = ahead.bytes[side] * i / parts;
-        result.data[side] = ahead.data[side] + from;
-        result.bytes[side] = ahead.bytes[side] * (i + 1) / parts - from;
-    }
-    return result;
+// `count` tokens of document d from token `first` on, or as many as may wait in a cache; nothing if
+// there are gaps between them, which are not worth asking for.
+template <class T, class S>
+Memory memory_of(const Documents<T, S>& side, index_t d, index_t first, index_t count) {
+    const index_t dim = side.batch().dim;
+    if (count <= 0 || !side.in_place(d) || side.batch().row_stride != dim) { return {}; }
+    const Rows<S> rows = side.rows(d, first, count, nullptr);
+    const index_t bytes = count * dim * static_cast<index_t>(sizeof(S));
+    return {reinterpret_cast<const char*>(rows.data), std::min(bytes, kAheadBytes)};
 }
 
-// The memory of the documents of pair p, or of as much as may wait in a cache.
-inline Ahead next_reads(const TokenBatch& candidate, const TokenBatch& reference,
-                        const PairList& pairs, index_t p) {
-    Ahead result;
-    const TokenBatch* batches[2] = {&candidate, &reference};
-    const index_t documents[2] = {pairs.candidate(p), pairs.reference(p)};
-    for (int side = 0; side < 2; ++side) {
-        const TokenBatch& batch = *batches[side];
-        if (batch.row_stride != batch.dim) { continue; } // gaps are not worth asking for
-        const index_t bytes = element_bytes(batch.dtype);
-        result.data[side] =
-            static_cast<const char*>(batch.data) + batch.element(documents[side], 0) * bytes;
-        result.bytes[side] =
-            std::min(batch.length(documents[side]) * batch.dim * bytes, kAheadBytes);
-    }
-    return result;
+// All rows of document d, whose tokens need not be located, or as many as may wait in a cache.
+inline Memory memory_of(const TokenBatch& batch, index_t d) {
+    if (batch.row_stride != batch.dim) { return {}; }
+    const index_t bytes = element_bytes(batch.dtype);
+    return {static_cast<const char*>(batch.data) + batch.element(d, 0) * bytes,
+            std::min(batch.length(d) * batch.dim * bytes, kAheadBytes)};
 }
 
 } // namespace flashbertscore

@@ -86,9 +86,11 @@ class TokenRows {
 
     double inverse_norm(index_t row) const {
         const void* x = address(row);
-        const double squares = kernels_.sum_of_squares(x, batch_.dtype, batch_.dim);
-        constexpr double small = std::is_same_v<T, float> ? 0x1p-80 : 0x1p-600;
-        if (squares > small && squares < 1.0 / small) { return 1.0 / std::sqrt(squares); }
+        T squares;
+        kernels_.squares(&x, 1, batch_.dtype, batch_.dim, &squares);
+        if (flashbertscore::ordinary(squares)) {
+            return 1.0 / std::sqrt(static_cast<double>(squares));
+        }
         double most = 0.0; // beyond what squares in T can tell
         for (index_t k = 0; k < batch_.dim; ++k) {
             const double size = std::fabs(static_cast<double>(element<T>(x, batch_.dtype, k)));

@@ -71,12 +71,17 @@ class Matcher {
         return is_short(candidate_.count(pairs_.candidate(p)),
                         reference_.count(pairs_.reference(p)));
     }
+    // What pair `next` reads after pair p.
+    Ahead reads(index_t next, index_t p) const {
+        const index_t r = pairs_.reference(next);
+        return {memory_of(candidate_.batch(), pairs_.candidate(next)),
+                r == pairs_.reference(p) ? Memory{} : memory_of(reference_.batch(), r)};
+    }
     index_t padded(index_t count) const {
         return (count + kernels_.columns - 1) / kernels_.columns * kernels_.columns;
     }
-    // Reads the documents of pair p, if that has not been done: whole, or only if the pair is short
-    // or a side has no token, and leaves the tokens of a longer one to `sweep`, which then takes
-    // them from the cache.
+    // Locates the tokens of pair p and, if asked to or where nothing is matched, reads them, unless
+    // that has been done. Else they are read where they are matched, and so come from memory once.
     void read(index_t p, bool whole);
     // Writes the scores of pair p if they follow from a rule alone. True if there is nothing (more)
     // to match here.
@@ -86,7 +91,7 @@ class Matcher {
     // Room for `count` rows of a document in `scratch`, if it needs any.
     S* scratch(const Documents<T, S>& side, index_t document, index_t count,
                std::vector<S>& scratch) const;
-    void match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) const;
+    void match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead);
     // Matches rows taken from `rows` with all columns; row maxima go to row_max[N].
     void sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T* row_max, Place<T>* row_place,
                const Ahead& ahead);
@@ -140,21 +145,22 @@ void Matcher<T, S>::run(int threads) {
             match_shared(p, spaces);
         }
     }
-    WorkQueue queue(pairs_.count, std::min<index_t>(64, 1 + pairs_.count / (16 * workers)));
+    WorkQueue queue(pairs_.count, std::min<index_t>(64, 1 + pairs_.count / (64 * workers)));
     run_workers(workers, [&](int worker) {
         Workspace<T, S>& space = spaces[static_cast<std::size_t>(worker)];
-        for (index_t begin, end; queue.take(begin, end);) {
+        index_t i, end;
+        const auto take = [&] {
             check_interrupt();
-            for (index_t i = begin; i < end; ++i) {
-                const index_t p = pair(i);
-                if (shared_by_all(work(p), all_work, workers)) { continue; }
-                read(p, false);
-                if (settled(p)) { continue; }
-                match_alone(p, space,
-                            i + 1 < end ? next_reads(candidate_.batch(), reference_.batch(), pairs_,
-                                                     pair(i + 1))
-                                        : Ahead{});
-            }
+            return queue.take(i, end);
+        };
+        for (bool more = take(); more;) {
+            const index_t p = pair(i);
+            // Known before p is matched, which asks for what comes next.
+            if (++i == end) { more = take(); }
+            if (shared_by_all(work(p), all_work, workers)) { continue; }
+            read(p, false);
+            if (settled(p)) { continue; }
+            match_alone(p, space, more ? reads(pair(i), p) : Ahead{});
         }
     });
 }
@@ -164,8 +170,7 @@ void Matcher<T, S>::read(index_t p, bool whole) {
     if (pairs_.pairs) { return; } // documents of a list may meet again: all are read
     candidate_.locate(p);
     reference_.locate(p);
-    const bool nothing = candidate_.count(p) == 0 || reference_.count(p) == 0; // no sweep follows
-    if (whole || nothing || short_by_tokens(p)) {
+    if (whole || candidate_.count(p) == 0 || reference_.count(p) == 0) {
         candidate_.read(p, candidate_.count(p));
         reference_.read(p, reference_.count(p));
     }
@@ -238,7 +243,9 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
 
     for (index_t begin, end; rows.take(begin, end);) {
         const index_t tiles = (end - begin + kernels_.rows - 1) / kernels_.rows;
-        const index_t blocks = (M + block - 1) / block;
+        const auto first = [&](index_t tile) { // of equal size, or one row apart
+            return begin + (end - begin) * tile / tiles;
+        };
         for (index_t column = 0; column < M; column += block) {
             const index_t columns = std::min(block, M - column);
             const index_t at = whole ? column : 0;
@@ -246,18 +253,24 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
                 pack(r, column, columns, at, space);
                 space.columns = column + columns;
             }
-            for (index_t tile = 0; tile < tiles; ++tile) { // of equal size, or one row apart
+            // Asked for by the tiles of this block: what is packed after it, and a tile of rows.
+            const index_t left = M - column - columns;
+            const Memory packed_next =
+                left > 0 ? memory_of(reference_, r, column + columns, std::min(block, left))
+                         : ahead.reference;
+            for (index_t tile = 0; tile < tiles; ++tile) {
                 if (tile % kTilesBetweenChecks == 0) { check_interrupt(); }
-                const index_t row = begin + (end - begin) * tile / tiles;
-                const index_t count = begin + (end - begin) * (tile + 1) / tiles - row;
+                const index_t row = first(tile), count = first(tile + 1) - row;
                 candidate_.read(c, row + count);
                 const Rows<S> x =
                     candidate_.rows(c, row, count, scratch(candidate_, c, count, space.x));
-                const index_t step = column / block * tiles + tile;
-                Ahead next = part(ahead, step, tiles * blocks);
-                if (tile + 1 < tiles && x.stride == dim_) {
-                    next.data[0] = reinterpret_cast<const char*>(x[count]);
-                    next.bytes[0] = count * dim_ * static_cast<index_t>(sizeof(S));
+                Ahead next = {{}, packed_next.part(tile, tiles)};
+                if (tile + 1 < tiles) {
+                    next.candidate = memory_of(candidate_, c, row + count, count);
+                } else if (left > 0) {
+                    next.candidate = memory_of(candidate_, c, begin, first(1) - begin);
+                } else {
+                    next.candidate = ahead.candidate.part(0, tiles);
                 }
                 const T* x_scale = candidate_.scale(c) + row;
                 const index_t panels = padded(columns) / kernels_.columns;
@@ -278,33 +291,42 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
 }
 
 template <class T, class S>
-void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) const {
+void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& ahead) {
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t N = candidate_.count(c);
     const index_t M = reference_.count(r);
-    space.column_max.assign(static_cast<std::size_t>(M), kNothing<T>);
-    const Rows<S> x = candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x));
-    const Rows<S> y = reference_.rows(r, 0, M, scratch(reference_, r, M, space.y));
-    if (alignment_) {
+    const auto match = [&](bool fresh) {
+        space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
+        space.column_max.assign(static_cast<std::size_t>(M), kNothing<T>);
+        const Side<T, S> x = {candidate_.rows(c, 0, N, scratch(candidate_, c, N, space.x)), N,
+                              candidate_.scale(c), space.row_max.data()};
+        const Side<T, S> y = {reference_.rows(r, 0, M, scratch(reference_, r, M, space.y)), M,
+                              reference_.scale(r), space.column_max.data()};
+        if (!alignment_) { return kernels_.match_short(x, y, dim_, fresh, ahead); }
+        space.row_place.assign(static_cast<std::size_t>(N), 0);
         space.column_place.assign(static_cast<std::size_t>(M), 0);
-        kernels_.match_short_places(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
-                                    space.row_max.data(), space.column_max.data(), ahead,
-                                    {0, 0, space.row_place.data(), space.column_place.data()});
-    } else {
-        kernels_.match_short(x, candidate_.scale(c), N, y, reference_.scale(r), M, dim_,
-                             space.row_max.data(), space.column_max.data(), ahead);
+        return kernels_.match_short_places(
+            x, y, dim_, fresh, ahead, {0, 0, space.row_place.data(), space.column_place.data()});
+    };
+    if (candidate_.fresh(c) && reference_.fresh(r) && match(true)) {
+        candidate_.was_read(c);
+        reference_.was_read(r);
+        return;
     }
+    candidate_.read(c, N);
+    reference_.read(r, M);
+    match(false);
 }
 
 template <class T, class S>
 void Matcher<T, S>::match_alone(index_t p, Workspace<T, S>& space, const Ahead& ahead) {
-    const index_t N = candidate_.count(pairs_.candidate(p));
-    space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
-    if (alignment_) { space.row_place.assign(static_cast<std::size_t>(N), 0); }
     if (short_by_tokens(p)) {
         match_short(p, space, ahead);
     } else {
+        const index_t N = candidate_.count(pairs_.candidate(p));
+        space.row_max.assign(static_cast<std::size_t>(N), kNothing<T>);
+        if (alignment_) { space.row_place.assign(static_cast<std::size_t>(N), 0); }
         WorkQueue rows(N, N);
         sweep(p, rows, space, space.row_max.data(), space.row_place.data(), ahead);
     }

@@ -197,8 +197,8 @@ void Grid<T, S>::match(index_t begin, index_t end, const Group& group,
         if (rows == 0) { return; }
         Ahead next; // most likely the next tile
         if (x.data != space.x.data() && x.stride == dim_) {
-            next.data[0] = reinterpret_cast<const char*>(x[rows]);
-            next.bytes[0] = std::min(rows * dim_, end_of_tokens - x[rows]) * index_t{sizeof(S)};
+            next.candidate = {reinterpret_cast<const char*>(x[rows]),
+                              std::min(rows * dim_, end_of_tokens - x[rows]) * index_t{sizeof(S)}};
         }
         kernels_.multiply(x, rows, space.panels.data(), pitch / kernels_.columns, dim_,
                           space.products.data(), next);

@@ -1,4 +1,4 @@
-// What an instruction set brings: seven small functions per computed type. The sweep over tiles
+// What an instruction set brings: a few small functions per computed type. The sweep over tiles
 // (greedy_match.cpp) is written once and calls them through this table.
 #pragma once
 
@@ -19,12 +19,21 @@ struct Rows {
     const S* operator[](index_t i) const { return data + i * stride; }
 };
 
-// Memory that is read after this call: asked for while its products run, which leave the memory
-// idle. Two runs of bytes, of the next candidate and the next reference; a hint, and free to be
-// empty.
+struct Memory {
+    const char* data = nullptr;
+    index_t bytes = 0;
+
+    // Part i of `parts`.
+    Memory part(index_t i, index_t parts) const {
+        const index_t from = bytes * i / parts;
+        return {data + from, bytes * (i + 1) / parts - from};
+    }
+};
+
+// Memory that is read after this call, of candidates and of references: asked for while its
+// products run, which leave the memory idle. A hint, and free to be empty.
 struct Ahead {
-    const char* data[2] = {nullptr, nullptr};
-    index_t bytes[2] = {0, 0};
+    Memory candidate, reference;
 };
 
 // A place is kept as the bits of a T, so that it moves with the maxima in the same vectors: an
@@ -42,6 +51,15 @@ struct Places {
     Place<T>* column = nullptr; // [count of y] row of each column's maximum
 };
 
+// One side of a pair that is matched without packing.
+template <class T, class S>
+struct Side {
+    Rows<S> tokens;
+    index_t count; // at least 1
+    T* scale;      // [count]
+    T* best;       // [count] maxima so far
+};
+
 // T: the type computed in, float or double. S: the type that is multiplied, T or bfloat16. A scale
 // is the inverse norm of a token: maxima are taken of <x_i, y_j> * scale of the other side, and the
 // token's own scale, one positive factor for all its similarities, is left to the caller.
@@ -51,8 +69,9 @@ struct Kernels {
     index_t columns; // C: columns of a packed panel
     index_t step;    // dim must be a multiple of it
 
-    // Sum of squares of one row: exact to a few units of T's precision, overflow and all.
-    double (*sum_of_squares)(const void* row, DType dtype, index_t dim);
+    // out[i]: the sum of squares of rows[i], in T, overflow and all.
+    void (*squares)(const void* const* rows /* [count] */, index_t count, DType dtype, index_t dim,
+                    T* out /* [count] */);
 
     // out[k] = row[k].
     void (*convert)(const void* row, DType dtype, index_t dim, S* out /* [dim] */);
@@ -81,19 +100,18 @@ struct Kernels {
                    T* column_max /* [pitch] */);
 
     // Like `match` for any number of rows on both sides, none of them packed: for pairs so short
-    // that packing would cost more than the products.
-    void (*match_short)(Rows<S> x, const T* x_scale /* [N] */, index_t N, Rows<S> y,
-                        const T* y_scale /* [M] */, index_t M, index_t dim, T* row_max /* [N] */,
-                        T* column_max /* [M] */, Ahead ahead);
+    // that packing would cost more than the products. Of `fresh` tokens, read here for the first
+    // time, it writes the scales; false: one is not ordinary (numeric.h), and nothing counts.
+    bool (*match_short)(const Side<T, S>& x, const Side<T, S>& y, index_t dim, bool fresh,
+                        Ahead ahead);
 
     // Both with the places of the maxima: written where a maximum grows, which must be so where one
     // is still -inf. The maxima have the same bits.
     void (*match_places)(Rows<S> x, const T* x_scale, index_t count, const S* panels,
                          const T* y_scale, index_t panel_count, index_t dim, T* row_max,
                          T* column_max, Ahead ahead, Places<T> places);
-    void (*match_short_places)(Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
-                               index_t M, index_t dim, T* row_max, T* column_max, Ahead ahead,
-                               Places<T> places);
+    bool (*match_short_places)(const Side<T, S>& x, const Side<T, S>& y, index_t dim, bool fresh,
+                               Ahead ahead, Places<T> places);
 };
 
 // One head of self-attention over one text: rows of `dim` contiguous elements, one a token.

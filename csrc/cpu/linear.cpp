@@ -12,17 +12,6 @@ constexpr index_t kDepth = 384;
 // Columns that are finished before the next: sums that wait for the rest of their depth stay in L2.
 constexpr index_t kColumns = 384;
 
-Ahead share_of(const float* data, index_t floats, index_t i, index_t parts) {
-    Ahead all;
-    all.data[0] = reinterpret_cast<const char*>(data);
-    all.bytes[0] = floats * static_cast<index_t>(sizeof(float));
-    Ahead result;
-    const index_t from = all.bytes[0] * i / parts;
-    result.data[0] = all.data[0] + from;
-    result.bytes[0] = all.bytes[0] * (i + 1) / parts - from;
-    return result;
-}
-
 // Rows [i, i + rows) of the result in the columns of panels [first, last).
 void multiply(const LinearCall& call, index_t i, index_t rows, index_t first, index_t last,
               const Isa& isa) {
@@ -39,9 +28,11 @@ void multiply(const LinearCall& call, index_t i, index_t rows, index_t first, in
             for (index_t p = p0; p < p1; ++p) {
                 const float* panel = weight.panels + (p * weight.in + k0) * C;
                 // Read next: the same depth of the panel beside, or more of the first.
-                const float* next = p + 1 < p1 ? panel + weight.in * C
+                const float* then = p + 1 < p1 ? panel + weight.in * C
                                     : ends     ? panel + depth * C
                                                : weight.panels + (p0 * weight.in + k0 + depth) * C;
+                const Memory next = {reinterpret_cast<const char*>(then),
+                                     depth * C * static_cast<index_t>(sizeof(float))};
                 const bool last_read = p + 1 == last && ends;
                 for (index_t t = 0; t < tiles; ++t) { // of equal size, or one row apart
                     const index_t from = i + rows * t / tiles;
@@ -64,7 +55,7 @@ void multiply(const LinearCall& call, index_t i, index_t rows, index_t first, in
                     }
                     tile.out = out;
                     tile.out_stride = call.out_stride;
-                    if (!last_read) { tile.ahead = share_of(next, depth * C, t, tiles); }
+                    if (!last_read) { tile.ahead.reference = next.part(t, tiles); }
                     kernel.multiply(tile);
                 }
             }

@@ -4,8 +4,8 @@
 //
 // V offers, for registers of T: T, reg, lanes, row_tile, short_rows, zero, broadcast, load, store,
 // load_as<DType>, fma, add, mul, max, max_of_lanes, sum_of_lanes, transpose, select_greater; and
-// for what is multiplied: S, step, many, read, repeat, dot, product. In a plain type (Plain) S is
-// T.
+// for what is multiplied: S, step, read, load_group, store_group, repeat, dot, product. In a plain
+// type (Plain) S is T.
 //
 //   one tile           x [R, dim] rows, L1        panel [dim, C] K-major, L2
 //                      broadcast x[r, k]     *    C / lanes vectors of panel[k, :]
@@ -223,7 +223,7 @@ constexpr Kernels<typename V::T, typename V::S> kernels() {
     table.rows = V::row_tile;
     table.columns = kVectors * V::lanes;
     table.step = V::step;
-    table.sum_of_squares = sum_of_squares<V>;
+    table.squares = squares<V>;
     table.convert = convert<V>;
     table.pack = pack<V>;
     table.match = [](Rows<S> x, const T* x_scale, index_t count, const S* panels, const T* y_scale,
@@ -231,10 +231,10 @@ constexpr Kernels<typename V::T, typename V::S> kernels() {
         match<V, false>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
                         ahead, {}, std::make_index_sequence<V::row_tile>());
     };
-    table.match_short = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y, const T* y_scale,
-                           index_t M, index_t dim, T* row_max, T* column_max, Ahead ahead) {
-        match_short<V, false>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, {},
-                              std::make_index_sequence<V::short_rows>());
+    table.match_short = [](const Side<T, S>& x, const Side<T, S>& y, index_t dim, bool fresh,
+                           Ahead ahead) {
+        return match_short<V, false>(x, y, dim, fresh, ahead, {},
+                                     std::make_index_sequence<V::short_rows>());
     };
     table.multiply = [](Rows<S> x, index_t count, const S* panels, index_t panel_count, index_t dim,
                         T* products, Ahead ahead) {
@@ -248,11 +248,10 @@ constexpr Kernels<typename V::T, typename V::S> kernels() {
         match<V, true>(x, x_scale, count, panels, y_scale, panel_count, dim, row_max, column_max,
                        ahead, places, std::make_index_sequence<V::row_tile>());
     };
-    table.match_short_places = [](Rows<S> x, const T* x_scale, index_t N, Rows<S> y,
-                                  const T* y_scale, index_t M, index_t dim, T* row_max,
-                                  T* column_max, Ahead ahead, Places<T> places) {
-        match_short<V, true>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, places,
-                             std::make_index_sequence<V::short_rows>());
+    table.match_short_places = [](const Side<T, S>& x, const Side<T, S>& y, index_t dim, bool fresh,
+                                  Ahead ahead, Places<T> places) {
+        return match_short<V, true>(x, y, dim, fresh, ahead, places,
+                                    std::make_index_sequence<V::short_rows>());
     };
     return table;
 }

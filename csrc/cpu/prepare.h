@@ -42,6 +42,13 @@ class Documents {
     // Factor that makes <x, y> of a token, as `rows` gives it, a cosine; 0 for a zero vector.
     const T* scale(index_t d) const { return scale_.data() + batch_.first(d); } // [count]
 
+    // A kernel may be the first to read the tokens of document d, if none has been read and all lie
+    // where `rows` needs no scratch memory. It writes their scales; if it finds all ordinary, that
+    // is told to `was_read`.
+    bool fresh(index_t d) const { return state(d).read == 0 && in_place(d); }
+    T* scale(index_t d) { return scale_.data() + batch_.first(d); } // [count]
+    void was_read(index_t d) { state_[static_cast<std::size_t>(d)].read = state(d).count; }
+
     // Whether `rows` needs no scratch memory for the tokens of document d read so far.
     bool in_place(index_t d) const { return state(d).in_place && !state(d).extreme; }
 
@@ -75,23 +82,26 @@ class Documents {
         bool extreme = false; // some token is read as a unit vector
     };
 
-    // Beyond these norms products of two tokens could leave the range of T: such a token is read as
-    // a unit vector, made in double from values divided by the largest, and its scale is 1.
-    static constexpr double kSmall = std::is_same_v<T, float> ? 0x1p-40 : 0x1p-300;
-    static constexpr double kLarge = std::is_same_v<T, float> ? 0x1p+40 : 0x1p+300;
+    // A token that is not ordinary is read as a unit vector, made in double from values divided by
+    // the largest, and its scale is 1.
     static constexpr DType multiplied = std::is_same_v<S, float>    ? DType::float32
                                         : std::is_same_v<S, double> ? DType::float64
                                                                     : DType::bfloat16;
-    static bool ordinary(double norm) { return norm > kSmall && norm < kLarge; }
 
     const State& state(index_t d) const { return state_[static_cast<std::size_t>(d)]; }
     const void* data(index_t d, index_t row) const {
         return static_cast<const char*>(batch_.data) +
                batch_.element(d, row) * element_bytes(batch_.dtype);
     }
-    double norm(const void* row) const {
-        return std::sqrt(kernels_.sum_of_squares(row, batch_.dtype, batch_.dim));
+    T squares(const void* row) const {
+        T sum;
+        kernels_.squares(&row, 1, batch_.dtype, batch_.dim, &sum);
+        return sum;
     }
+    // Takes the next `count` tokens as read, with their sums of squares; false, and none is taken,
+    // if one of them is not ordinary.
+    bool take(index_t d, index_t count, const T* squares);
+    void take_one(index_t d, T squares);
     double largest(const void* row) const;
     void unit(const void* row, T* out) const;
 
@@ -152,19 +162,39 @@ template <class T, class S>
 void Documents<T, S>::read(index_t d, index_t end) {
     if (state(d).read >= end) { return; } // and other threads may be here as well
     State& state = state_[static_cast<std::size_t>(d)];
-    T* scales = scale_.data() + batch_.first(d);
-    for (; state.read < end; ++state.read) {
-        const void* x = data(d, row(d, state.read));
-        const double norm = this->norm(x);
-        T scale = static_cast<T>(1.0 / norm);
-        if (!ordinary(norm)) {
-            const double most = largest(x);
-            scale = most == 0.0 ? T(0) : T(1);
-            state.extreme |= most != 0.0;
-            state.finite &= std::isfinite(most);
-        }
-        scales[state.read] = scale;
+    constexpr index_t most = 16; // at a time
+    while (state.read < end) {
+        const index_t count = std::min(most, end - state.read);
+        const void* rows[most];
+        for (index_t i = 0; i < count; ++i) { rows[i] = data(d, row(d, state.read + i)); }
+        T sums[most];
+        kernels_.squares(rows, count, batch_.dtype, batch_.dim, sums);
+        if (take(d, count, sums)) { continue; }
+        for (index_t i = 0; i < count; ++i) { take_one(d, sums[i]); }
     }
+}
+
+template <class T, class S>
+bool Documents<T, S>::take(index_t d, index_t count, const T* squares) {
+    for (index_t i = 0; i < count; ++i) {
+        if (!ordinary(squares[i])) { return false; }
+    }
+    State& state = state_[static_cast<std::size_t>(d)];
+    T* scales = scale(d) + state.read;
+    for (index_t i = 0; i < count; ++i) { scales[i] = inverse_norm(squares[i]); }
+    state.read += count;
+    return true;
+}
+
+template <class T, class S>
+void Documents<T, S>::take_one(index_t d, T squares) {
+    if (take(d, 1, &squares)) { return; }
+    State& state = state_[static_cast<std::size_t>(d)];
+    const double most = largest(data(d, row(d, state.read)));
+    state.extreme |= most != 0.0;
+    state.finite &= std::isfinite(most);
+    scale(d)[state.read] = most == 0.0 ? T(0) : T(1);
+    ++state.read;
 }
 
 template <class T, class S>
@@ -179,7 +209,7 @@ void Documents<T, S>::copy(index_t d, index_t first, index_t count, S* out) cons
     for (index_t i = 0; i < count; ++i, out += batch_.dim) {
         const void* x = data(d, row(d, first + i));
         if constexpr (std::is_same_v<T, S>) {
-            if (extreme(d) && scale(d)[first + i] != T(0) && !ordinary(norm(x))) {
+            if (extreme(d) && scale(d)[first + i] != T(0) && !ordinary(squares(x))) {
                 unit(x, out);
                 continue;
             }

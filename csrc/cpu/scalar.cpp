@@ -11,13 +11,18 @@ namespace flashbertscore {
 namespace {
 
 template <class T>
-double sum_of_squares(const void* row, DType dtype, index_t dim) {
-    double sum = 0.0;
-    for (index_t k = 0; k < dim; ++k) {
-        const double x = element<T>(row, dtype, k);
-        sum += x * x;
+constexpr DType own_dtype = sizeof(T) == 4 ? DType::float32 : DType::float64;
+
+template <class T>
+void squares(const void* const* rows, index_t count, DType dtype, index_t dim, T* out) {
+    for (index_t i = 0; i < count; ++i) {
+        double sum = 0.0;
+        for (index_t k = 0; k < dim; ++k) {
+            const double x = element<T>(rows[i], dtype, k);
+            sum += x * x;
+        }
+        out[i] = static_cast<T>(sum);
     }
-    return sum;
 }
 
 template <class T>
@@ -31,9 +36,8 @@ void pack(Rows<T> rows, index_t, index_t dim, T* panel) {
 }
 
 template <class T>
-void match_short_places(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale,
-                        index_t M, index_t dim, T* row_max, T* column_max, Ahead,
-                        Places<T> places) {
+void match_all(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
+               index_t dim, T* row_max, T* column_max, Places<T> places) {
     for (index_t i = 0; i < N; ++i) {
         for (index_t j = 0; j < M; ++j) {
             double sum = 0.0;
@@ -54,17 +58,37 @@ void match_short_places(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const
 }
 
 template <class T>
-void match_short(Rows<T> x, const T* x_scale, index_t N, Rows<T> y, const T* y_scale, index_t M,
-                 index_t dim, T* row_max, T* column_max, Ahead ahead) {
-    match_short_places<T>(x, x_scale, N, y, y_scale, M, dim, row_max, column_max, ahead, {});
+bool take_scales(const Side<T, T>& side, index_t dim) {
+    for (index_t i = 0; i < side.count; ++i) {
+        const void* const row = side.tokens[i];
+        T sum;
+        squares<T>(&row, 1, own_dtype<T>, dim, &sum);
+        if (!ordinary(sum)) { return false; }
+        side.scale[i] = inverse_norm(sum);
+    }
+    return true;
+}
+
+template <class T>
+bool match_short_places(const Side<T, T>& x, const Side<T, T>& y, index_t dim, bool fresh, Ahead,
+                        Places<T> places) {
+    if (fresh && !(take_scales(x, dim) && take_scales(y, dim))) { return false; }
+    match_all<T>(x.tokens, x.scale, x.count, y.tokens, y.scale, y.count, dim, x.best, y.best,
+                 places);
+    return true;
+}
+
+template <class T>
+bool match_short(const Side<T, T>& x, const Side<T, T>& y, index_t dim, bool fresh, Ahead ahead) {
+    return match_short_places<T>(x, y, dim, fresh, ahead, {});
 }
 
 template <class T>
 void match_places(Rows<T> x, const T* x_scale, index_t, const T* panels, const T* y_scale,
-                  index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead ahead,
+                  index_t panel_count, index_t dim, T* row_max, T* column_max, Ahead,
                   Places<T> places) {
-    match_short_places<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max,
-                          column_max, ahead, places);
+    match_all<T>(x, x_scale, 1, {panels, dim}, y_scale, panel_count, dim, row_max, column_max,
+                 places);
 }
 
 template <class T>
@@ -189,18 +213,9 @@ constexpr Linear kLinear = {1, 1, multiply, normalize};
 
 template <class T>
 constexpr Kernels<T> kernels() {
-    return {1,
-            1,
-            1,
-            sum_of_squares<T>,
-            convert<T>,
-            pack<T>,
-            match<T>,
-            multiply<T>,
-            maxima<T>,
-            match_short<T>,
-            match_places<T>,
-            match_short_places<T>};
+    return {
+        1,        1,           1,         squares<T>,     convert<T>,      pack<T>,
+        match<T>, multiply<T>, maxima<T>, match_short<T>, match_places<T>, match_short_places<T>};
 }
 
 constexpr Kernels<float> kFloat32 = kernels<float>();

@@ -29,36 +29,54 @@ struct Plain {
     static Element product(S a, S b) { return a * b; }
 };
 
+template <class V>
+constexpr DType multiplied_as = sizeof(typename V::S) == 8   ? DType::float64
+                                : sizeof(typename V::S) == 4 ? DType::float32
+                                                             : DType::bfloat16;
+
+// Sums of squares of four rows. A row is summed in one chain a lane, in the order of dim, then over
+// lanes as V::sum_of_lanes does, then what is left of dim: here and in `dots`, so that a norm has
+// the same bits wherever a token is read first.
 template <class V, DType dtype>
-double sum_of_squares_as(const void* row, index_t dim) {
-    using reg = typename V::reg;
-    constexpr index_t step = 4 * V::lanes;
-    reg sum[4];
+void squares_of(const void* const (&rows)[4], index_t dim, typename V::T (&out)[4]) {
+    using T = typename V::T;
+    using S = typename V::S;
+    constexpr bool as_is = dtype == multiplied_as<V>;
+    constexpr index_t width = V::lanes * (as_is ? V::step : 1);
+    const index_t whole = dim / width * width;
+    typename V::reg sum[4];
 #pragma GCC unroll 4
-    for (index_t i = 0; i < 4; ++i) { sum[i] = V::zero(); }
-    index_t k = 0;
-    for (; k + step <= dim; k += step) {
+    for (int r = 0; r < 4; ++r) { sum[r] = V::zero(); }
+    for (index_t k = 0; k < whole; k += width) {
 #pragma GCC unroll 4
-        for (index_t i = 0; i < 4; ++i) {
-            const reg x = V::template load_as<dtype>(row, k + i * V::lanes);
-            sum[i] = V::fma(x, x, sum[i]);
+        for (int r = 0; r < 4; ++r) {
+            if constexpr (as_is) {
+                const auto x = V::read(static_cast<const S*>(rows[r]) + k);
+                sum[r] = V::dot(x, x, sum[r]);
+            } else {
+                const auto x = V::template load_as<dtype>(rows[r], k);
+                sum[r] = V::fma(x, x, sum[r]);
+            }
         }
     }
-    for (; k + V::lanes <= dim; k += V::lanes) {
-        const reg x = V::template load_as<dtype>(row, k);
-        sum[0] = V::fma(x, x, sum[0]);
+    V::sum_of_lanes(sum, out);
+    for (index_t k = whole; k < dim; ++k) {
+        for (int r = 0; r < 4; ++r) {
+            const T x = element<T>(rows[r], dtype, k);
+            out[r] += x * x;
+        }
     }
-    typename V::T parts[V::lanes];
-    V::store(parts, V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
-    double some[4] = {};
-#pragma GCC unroll 16
-    for (index_t i = 0; i < V::lanes; ++i) { some[i % 4] += static_cast<double>(parts[i]); }
-    double total = (some[0] + some[1]) + (some[2] + some[3]);
-    for (; k < dim; ++k) {
-        const double x = element<typename V::T>(row, dtype, k);
-        total += x * x;
+}
+
+template <class V, DType dtype>
+void squares_as(const void* const* rows, index_t count, index_t dim, typename V::T* out) {
+    for (index_t i = 0; i < count; i += 4) {
+        const void* four[4]; // the last one repeated where there are fewer
+        for (index_t r = 0; r < 4; ++r) { four[r] = rows[i + r < count ? i + r : count - 1]; }
+        typename V::T sums[4];
+        squares_of<V, dtype>(four, dim, sums);
+        for (index_t r = 0; r < 4 && i + r < count; ++r) { out[i + r] = sums[r]; }
     }
-    return total;
 }
 
 template <class V, DType dtype>
@@ -102,14 +120,15 @@ void pack(Rows<typename V::S> rows, index_t count, index_t dim, typename V::S* p
 
 // The same for every S.
 template <class V>
-double sum_of_squares(const void* row, [[maybe_unused]] DType dtype, index_t dim) {
+void squares(const void* const* rows, index_t count, [[maybe_unused]] DType dtype, index_t dim,
+             typename V::T* out) {
     if constexpr (sizeof(typename V::T) == 8) {
-        return sum_of_squares_as<V, DType::float64>(row, dim);
+        squares_as<V, DType::float64>(rows, count, dim, out);
     } else {
         switch (dtype) {
-        case DType::bfloat16: return sum_of_squares_as<V, DType::bfloat16>(row, dim);
-        case DType::float16: return sum_of_squares_as<V, DType::float16>(row, dim);
-        default: return sum_of_squares_as<V, DType::float32>(row, dim);
+        case DType::bfloat16: return squares_as<V, DType::bfloat16>(rows, count, dim, out);
+        case DType::float16: return squares_as<V, DType::float16>(rows, count, dim, out);
+        default: return squares_as<V, DType::float32>(rows, count, dim, out);
         }
     }
 }
