@@ -1,5 +1,6 @@
 // Python module `_core`: turns addresses into views and calls the CPU entry. It only binds.
 #include "bindings/gradient.h"
+#include "bindings/views.h"
 #include "core/interrupt.h"
 #include "core/validate.h"
 #include "core/views.h"
@@ -214,25 +215,6 @@ void encode(std::uintptr_t x, std::uintptr_t out, fbs::index_t texts, fbs::index
 
 PYBIND11_MODULE(_core, m) {
     m.doc() = "FlashBERTScore's compiled kernels on raw addresses; flashbertscore.ops is the user.";
-
-    py::class_<fbs::TokenBatch>(m, "TokenBatch")
-        .def(py::init([](std::uintptr_t data, int dtype, fbs::index_t documents, fbs::index_t dim,
-                         fbs::index_t row_stride, fbs::index_t document_stride, fbs::index_t width,
-                         std::uintptr_t offsets, std::uintptr_t mask, std::uintptr_t weights) {
-                 return fbs::TokenBatch{pointer<const void>(data),
-                                        static_cast<fbs::DType>(dtype),
-                                        documents,
-                                        dim,
-                                        row_stride,
-                                        document_stride,
-                                        width,
-                                        pointer<const fbs::index_t>(offsets),
-                                        pointer<const std::uint8_t>(mask),
-                                        pointer<const void>(weights)};
-             }),
-             py::arg("data"), py::arg("dtype"), py::arg("documents"), py::arg("dim"),
-             py::arg("row_stride"), py::arg("document_stride"), py::arg("width"),
-             py::arg("offsets"), py::arg("mask"), py::arg("weights"));
 
     m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),

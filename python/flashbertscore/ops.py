@@ -190,7 +190,7 @@ def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core
     """Padded tokens [B, N, D] as the kernels see them."""
     B, N, D = x.shape
     document_stride, row_stride, _ = x.stride()
-    return _core.TokenBatch(
+    return (
         x.data_ptr(),
         checks.DTYPES[x.dtype],
         B,
@@ -206,7 +206,7 @@ def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core
 
 def packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.TokenBatch:
     """Packed tokens [T, D] as the kernels see them."""
-    return _core.TokenBatch(
+    return (
         x.data_ptr(),
         checks.DTYPES[x.dtype],
         offsets.shape[0] - 1,
