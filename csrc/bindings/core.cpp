@@ -24,6 +24,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -72,7 +73,8 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::TokenBatch& reference, fbs::index_t reference_rows,
                   std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
                   std::uintptr_t recall, std::uintptr_t f1, int threads,
-                  const fbs::bindings::AlignmentAddresses& alignment) {
+                  const std::optional<fbs::bindings::AlignmentAddresses>& alignment) {
+    using Addresses = fbs::bindings::AlignmentAddresses;
     const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
     const fbs::Isa& isa = chosen_isa();
     try {
@@ -81,7 +83,8 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
         fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
         fbs::greedy_match(candidate, reference, list,
                           {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
-                          threads, isa, fbs::bindings::alignment_out(alignment));
+                          threads, isa,
+                          fbs::bindings::alignment_out(alignment.value_or(Addresses{})));
     } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
 }
 
@@ -219,7 +222,7 @@ PYBIND11_MODULE(_core, m) {
     m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
           py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"),
-          py::arg("alignment") = fbs::bindings::AlignmentAddresses{});
+          py::arg("alignment") = py::none());
     m.def("match_grid", &match_grid, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("diagonal"),
           py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));

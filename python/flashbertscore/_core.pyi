@@ -15,7 +15,7 @@ def greedy_match(
     recall: int,
     f1: int,
     threads: int,
-    alignment: list[int] = ...,
+    alignment: list[int] | None = None,
 ) -> None: ...
 def match_grid(
     candidate: TokenBatch,
