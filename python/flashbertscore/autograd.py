@@ -26,7 +26,7 @@ _PLAIN = (
     torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001
     | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)  # noqa: SLF001
 ).raw_repr()
-"""What the dispatcher's keys are where no mode and no wrapper has a say, only tensors on the CPU."""
+"""The dispatcher's keys where all is tensors on the CPU, and no mode or wrapper has a say."""
 _TOKENS = {"bertscore": (0, 1, 4, 5), "bertscore_packed": (0, 2, 5, 6)}
 """Which arguments of an op are candidate, reference and their weights."""
 
@@ -95,8 +95,9 @@ class _Backward(torch.autograd.function._SingleLevelFunction):  # noqa: SLF001
 
 
 def _requires_grad(arguments: tuple[Any, ...]) -> bool:
-    # A loop: a generator in any() would cost a tenth of a call on a short pair.
-    for value in arguments:  # noqa: SIM110
+    # A loop: a generator in any() would cost a tenth of a call on a short pair. And isinstance of
+    # what is no tensor takes four times as long as of one.
+    for value in arguments:
         if value is not None and isinstance(value, Tensor) and value.requires_grad:
             return True
     return False
@@ -112,7 +113,7 @@ def _kernel(op: str) -> Callable[..., tuple[Tensor, ...]]:
         if wanted or forward_ad._current_level >= 0:  # noqa: SLF001 - tangents must not be lost
             return _differentiable(op, keyset, arguments)
         if on_cpu and keyset.raw_repr() == _PLAIN:
-            return on_cpu(*arguments)  # what the dispatcher would call: a fifth of a short call
+            return on_cpu(*arguments)  # as the dispatcher would, in a fifth less of a short call
         found: tuple[Tensor, ...] = overload.redispatch(keyset & _AFTER, *arguments)
         return found
 

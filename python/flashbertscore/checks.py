@@ -191,9 +191,7 @@ class Padded(NamedTuple):
         would be a fifth of a call on a short pair.
         """
         x, y, x_mask, y_mask, w, v = self
-        if not (
-            x_mask is y_mask is None and _plain(x) and _plain(y) and x.dim() == y.dim() == 3
-        ):
+        if not (x_mask is y_mask is None and _plain(x) and _plain(y) and x.dim() == y.dim() == 3):
             return False
         (B, N, D), (C, M, E) = x.shape, y.shape
         return (
