@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from backends import pack
-from flashbertscore import functional, oracle
+from flashbertscore import autograd, functional, oracle
 
 OPS = torch.ops.flashbertscore
 
@@ -107,6 +107,30 @@ def test_without_a_gradient_no_alignment_is_computed() -> None:
     names = [event.key for event in profile.key_averages()]
     assert "flashbertscore::bertscore" in names
     assert not any("aligned" in name for name in names)
+
+
+def test_only_a_plain_call_on_the_cpu_goes_past_the_dispatcher() -> None:
+    """What torch says to a kernel for autograd, for tensors on the CPU and for others."""
+    seen = []
+
+    def kernel(keyset: Any, x: Tensor) -> Tensor:
+        seen.append(keyset.raw_repr() == autograd._PLAIN)
+        return x.new_empty(x.shape)
+
+    with torch.library._scoped_library("plain_keys", "DEF") as library:
+        library.define("f(Tensor x) -> Tensor")
+        library.impl("f", kernel, "Autograd", with_keyset=True)
+        f = torch.ops.plain_keys.f
+        x = torch.randn(2, 3)
+        f(x)
+        f(torch.nn.Parameter(x))
+        for other in (torch._neg_view(x), x.to_sparse(), x.to_mkldnn(), x.to("meta")):
+            f(other)
+        with FakeTensorMode() as mode:
+            f(mode.from_tensor(x))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            f(x)
+    assert seen == [True, True, *[False] * 6]
 
 
 @pytest.mark.parametrize("create", [functional.bertscore, functional.bertscore_packed])

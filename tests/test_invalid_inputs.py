@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from backends import Backend, pack
-from flashbertscore import functional
+from flashbertscore import checks, functional
 
 X, Y = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
 
@@ -131,6 +132,49 @@ PADDED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 def test_padded(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match="^" + re.escape(message)):
         functional.bertscore(**{"candidate": X, "reference": Y, **change})
+
+
+def tokens_of_every_kind(x: torch.Tensor) -> list[Any]:
+    """``x``, in other memory, and whatever else may stand in its place."""
+    others = [x.transpose(0, 1).contiguous().transpose(0, 1), torch.nn.Parameter(x), x.double()]
+    wrong = [x.long(), x.to_sparse(), x.to_mkldnn(), x.to("meta"), x[0], x[None], x[:1], x[..., :0]]
+    return [x, *others, *wrong, x[..., :3], None, x.numpy()]
+
+
+def weights_of_every_kind(x: torch.Tensor) -> list[Any]:
+    w = torch.ones(x.shape[:2])
+    fine = [None, w, w.T.contiguous().T, w.bfloat16()]
+    return [*fine, w.int(), w.to_sparse(), w.to("meta"), w.T, w[:1], w[0], w[..., None], w.numpy()]
+
+
+def outcome(call: checks.Padded) -> str:
+    try:
+        call.check()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "fine"
+
+
+def test_a_call_that_is_as_usual_is_one_that_all_the_checks_accept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The short way through the checks, over every combination, beside the long one."""
+    sides = itertools.product(tokens_of_every_kind(X), tokens_of_every_kind(Y))
+    others = list(
+        itertools.product(
+            (None, torch.ones(2, 3)),
+            (None, torch.ones(2, 4)),
+            weights_of_every_kind(X),
+            weights_of_every_kind(Y),
+        )
+    )
+    calls = [checks.Padded(*tokens, *rest) for tokens, rest in itertools.product(sides, others)]
+    usual = [call._usual() for call in calls]
+    short = [outcome(call) for call in calls]
+    monkeypatch.setattr(checks.Padded, "_usual", lambda _: False)
+    assert short == [outcome(call) for call in calls]
+    # Either side's tokens three ways, with its weights three; both of D = 3, both of B = 1.
+    assert sum(usual) == 3**4 + 3**2 + 2**2
 
 
 PACKED_X, X_OFFSETS = pack([torch.ones(3, 4), torch.ones(2, 4)])

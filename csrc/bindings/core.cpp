@@ -1,5 +1,6 @@
 // Python module `_core`: turns addresses into views and calls the CPU entry. It only binds.
 #include "bindings/gradient.h"
+#include "bindings/views.h"
 #include "core/interrupt.h"
 #include "core/validate.h"
 #include "core/views.h"
@@ -23,6 +24,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -71,7 +73,8 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
                   const fbs::TokenBatch& reference, fbs::index_t reference_rows,
                   std::uintptr_t pairs, fbs::index_t pair_count, std::uintptr_t precision,
                   std::uintptr_t recall, std::uintptr_t f1, int threads,
-                  const fbs::bindings::AlignmentAddresses& alignment) {
+                  const std::optional<fbs::bindings::AlignmentAddresses>& alignment) {
+    using Addresses = fbs::bindings::AlignmentAddresses;
     const fbs::PairList list = {pointer<const fbs::index_t>(pairs), pair_count};
     const fbs::Isa& isa = chosen_isa();
     try {
@@ -80,7 +83,8 @@ void greedy_match(const fbs::TokenBatch& candidate, fbs::index_t candidate_rows,
         fbs::validate(candidate, candidate_rows, reference, reference_rows, list);
         fbs::greedy_match(candidate, reference, list,
                           {pointer<void>(precision), pointer<void>(recall), pointer<void>(f1)},
-                          threads, isa, fbs::bindings::alignment_out(alignment));
+                          threads, isa,
+                          fbs::bindings::alignment_out(alignment.value_or(Addresses{})));
     } catch (const fbs::Interrupted&) { throw py::error_already_set(); }
 }
 
@@ -215,29 +219,10 @@ void encode(std::uintptr_t x, std::uintptr_t out, fbs::index_t texts, fbs::index
 PYBIND11_MODULE(_core, m) {
     m.doc() = "FlashBERTScore's compiled kernels on raw addresses; flashbertscore.ops is the user.";
 
-    py::class_<fbs::TokenBatch>(m, "TokenBatch")
-        .def(py::init([](std::uintptr_t data, int dtype, fbs::index_t documents, fbs::index_t dim,
-                         fbs::index_t row_stride, fbs::index_t document_stride, fbs::index_t width,
-                         std::uintptr_t offsets, std::uintptr_t mask, std::uintptr_t weights) {
-                 return fbs::TokenBatch{pointer<const void>(data),
-                                        static_cast<fbs::DType>(dtype),
-                                        documents,
-                                        dim,
-                                        row_stride,
-                                        document_stride,
-                                        width,
-                                        pointer<const fbs::index_t>(offsets),
-                                        pointer<const std::uint8_t>(mask),
-                                        pointer<const void>(weights)};
-             }),
-             py::arg("data"), py::arg("dtype"), py::arg("documents"), py::arg("dim"),
-             py::arg("row_stride"), py::arg("document_stride"), py::arg("width"),
-             py::arg("offsets"), py::arg("mask"), py::arg("weights"));
-
     m.def("greedy_match", &greedy_match, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("pairs"), py::arg("pair_count"),
           py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"),
-          py::arg("alignment") = fbs::bindings::AlignmentAddresses{});
+          py::arg("alignment") = py::none());
     m.def("match_grid", &match_grid, py::arg("candidate"), py::arg("candidate_rows"),
           py::arg("reference"), py::arg("reference_rows"), py::arg("diagonal"),
           py::arg("precision"), py::arg("recall"), py::arg("f1"), py::arg("threads"));

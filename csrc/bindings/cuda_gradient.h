@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bindings/gradient.h"
+#include "bindings/views.h"
 #include "core/validate.h"
 #include "cuda/gradient.h"
 

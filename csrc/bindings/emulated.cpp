@@ -4,7 +4,6 @@
 
 PYBIND11_MODULE(_emulated, m) {
     m.doc() = "FlashBERTScore's CUDA kernels, run by csrc/emulation on the CPU. For tests.";
-    pybind11::module_::import("flashbertscore._core"); // registers TokenBatch
     flashbertscore::bindings::bind_plan(m);
     flashbertscore::bindings::bind_gradient(m);
 }

@@ -1,19 +1,8 @@
 from typing import TypeAlias
 
-class TokenBatch:
-    def __init__(
-        self,
-        data: int,
-        dtype: int,
-        documents: int,
-        dim: int,
-        row_stride: int,
-        document_stride: int,
-        width: int,
-        offsets: int,
-        mask: int,
-        weights: int,
-    ) -> None: ...
+# Members of csrc/core/views.h in their order: data, dtype, documents, dim, row_stride,
+# document_stride, width, offsets, mask, weights.
+TokenBatch: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int]
 
 def greedy_match(
     candidate: TokenBatch,
@@ -26,7 +15,7 @@ def greedy_match(
     recall: int,
     f1: int,
     threads: int,
-    alignment: list[int] = ...,
+    alignment: list[int] | None = None,
 ) -> None: ...
 def match_grid(
     candidate: TokenBatch,

@@ -68,7 +68,7 @@ def bertscore(
     masks = _mask("candidate_mask", candidate_mask, x), _mask("reference_mask", reference_mask, y)
     weights = _weights(candidate_weights, reference_weights, x, y)
     views = [
-        _core.TokenBatch(
+        (
             tokens.ctypes.data,
             _DTYPES[tokens.dtype.name],
             tokens.shape[0],
@@ -132,7 +132,7 @@ def bertscore_packed(
         raise ValueError(message)
     weights = _weights(candidate_weights, reference_weights, x, y)
     views = [
-        _core.TokenBatch(
+        (
             tokens.ctypes.data,
             _DTYPES[tokens.dtype.name],
             count,

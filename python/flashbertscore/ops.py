@@ -148,7 +148,7 @@ def self_attention(
 def _outputs(candidate: Tensor, count: int) -> tuple[Tensor, ...]:
     """Three tensors [count] of the result dtype, uninitialized."""
     precision = candidate.new_empty(count, dtype=checks.result_dtype(candidate))
-    return precision, torch.empty_like(precision), torch.empty_like(precision)
+    return precision, precision.new_empty(count), precision.new_empty(count)
 
 
 def rows(x: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core
     """Padded tokens [B, N, D] as the kernels see them."""
     B, N, D = x.shape
     document_stride, row_stride, _ = x.stride()
-    return _core.TokenBatch(
+    return (
         x.data_ptr(),
         checks.DTYPES[x.dtype],
         B,
@@ -206,7 +206,7 @@ def padded_view(x: Tensor, mask: Tensor | None, weights: Tensor | None) -> _core
 
 def packed_view(x: Tensor, offsets: Tensor, weights: Tensor | None) -> _core.TokenBatch:
     """Packed tokens [T, D] as the kernels see them."""
-    return _core.TokenBatch(
+    return (
         x.data_ptr(),
         checks.DTYPES[x.dtype],
         offsets.shape[0] - 1,
@@ -229,14 +229,19 @@ def _match_cpu(
     outputs: Output,
 ) -> None:
     """The CPU kernels."""
-    precision, recall, f1, *alignment = outputs
-    scores = precision.data_ptr(), recall.data_ptr(), f1.data_ptr()
-    count, threads = precision.shape[0], torch.get_num_threads()
-    if alignment:
-        places = [value.data_ptr() for value in alignment]
-        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads, places)
-    else:
-        _core.greedy_match(x, x_rows, y, y_rows, pairs, count, *scores, threads)
+    _core.greedy_match(
+        x,
+        x_rows,
+        y,
+        y_rows,
+        pairs,
+        outputs[0].shape[0],
+        outputs[0].data_ptr(),
+        outputs[1].data_ptr(),
+        outputs[2].data_ptr(),
+        torch.get_num_threads(),
+        [value.data_ptr() for value in outputs[3:]] if len(outputs) > 3 else None,
+    )
 
 
 def _match_planned(
