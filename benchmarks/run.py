@@ -135,6 +135,17 @@ def child(name: str, contender: str, threads: int) -> dict[str, Any]:
     return {"case": name, "contender": contender, "threads": threads, **record}
 
 
+def beside_peak(name: str, contender: str, threads: int) -> dict[str, Any]:
+    """A record with the machine's peak right before or right after it, whichever is higher.
+
+    The machine's clock drifts by some percent in the minutes that all cases take.
+    """
+    before = peak()
+    record = child(name, contender, threads)
+    after = peak()
+    return record | {"peak_of_one_core": {key: max(before[key], after[key]) for key in before}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="measure the cases whose name begins so")
@@ -174,7 +185,9 @@ def main() -> None:
         ]
     else:
         records = [
-            child(case.name, contender, threads or cores)
+            (beside_peak if contender == "flashbertscore" else child)(
+                case.name, contender, threads or cores
+            )
             for case in cases.OP
             if case.name.startswith(options.only)
             for threads in case.threads
