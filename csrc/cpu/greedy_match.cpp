@@ -50,8 +50,7 @@ class Matcher {
     Matcher(const TokenBatch& candidate, const TokenBatch& reference, const PairList& pairs,
             const ScoreOut& out, const AlignmentOut& alignment, const Kernels<T, S>& kernels)
         : candidate_(candidate, kernels), reference_(reference, kernels), pairs_(pairs), out_(out),
-          alignment_(alignment), kernels_(kernels), dim_(candidate.dim),
-          block_panels_(panels_per_block(dim_, kernels.columns, sizeof(S))) {}
+          alignment_(alignment), kernels_(kernels), dim_(candidate.dim) {}
 
     void run(int threads);
     std::vector<index_t> left_out() const;
@@ -112,7 +111,6 @@ class Matcher {
     AlignmentOut alignment_;
     const Kernels<T, S>& kernels_;
     index_t dim_;
-    index_t block_panels_;
 };
 
 template <class T, class S>
@@ -231,7 +229,7 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
     const index_t c = pairs_.candidate(p);
     const index_t r = pairs_.reference(p);
     const index_t M = reference_.count(r);
-    const index_t block = block_panels_ * kernels_.columns; // columns in a block
+    const index_t block = columns_per_block(M, dim_, kernels_.columns, sizeof(S));
     space.column_max.assign(static_cast<std::size_t>(padded(M)), kNothing<T>);
     if (alignment_) { space.column_place.assign(static_cast<std::size_t>(padded(M)), 0); }
     // A reference that may meet more candidates is kept whole, if it is not too long for that.

@@ -19,6 +19,15 @@ inline index_t panels_per_block(index_t dim, index_t columns, index_t element_by
     return std::max<index_t>(1, kBlockBytes / (dim * columns * element_bytes));
 }
 
+// Columns of each block that M >= 1 columns are packed in: of nearly equal size, for a last block
+// of one panel would take each tile of rows for little.
+inline index_t columns_per_block(index_t M, index_t dim, index_t columns, index_t element_bytes) {
+    const index_t most = panels_per_block(dim, columns, element_bytes);
+    const index_t panels = (M + columns - 1) / columns;
+    const index_t blocks = (panels + most - 1) / most;
+    return (panels + blocks - 1) / blocks * columns;
+}
+
 // Panels of a whole reference up to this size are kept for all its pairs: a share of the L3 cache.
 inline constexpr index_t kPackedBytes = 4 * 1024 * 1024;
 
