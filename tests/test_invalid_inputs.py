@@ -160,10 +160,11 @@ def test_a_call_that_is_as_usual_is_one_that_all_the_checks_accept(
 ) -> None:
     """The short way through the checks, over every combination, beside the long one."""
     sides = itertools.product(tokens_of_every_kind(X), tokens_of_every_kind(Y))
+    mask = torch.ones(2, 3)  # the same object may be on both sides, where it is right or wrong
     others = list(
         itertools.product(
-            (None, torch.ones(2, 3)),
-            (None, torch.ones(2, 4)),
+            (None, mask),
+            (None, mask),
             weights_of_every_kind(X),
             weights_of_every_kind(Y),
         )
