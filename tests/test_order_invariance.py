@@ -125,7 +125,7 @@ def test_tokens_read_before_or_while_they_are_matched(
 def test_a_token_that_is_not_multiplied_as_it_is(
     bitwise: Backend, side: int, place: int, exponent: int | None, dtype: torch.dtype
 ) -> None:
-    """It is found while the pair is matched, which then begins again."""
+    """It is found while the pair is matched, which then begins again; in a list, before."""
     tokens = [torch.randn(2, 21, 24).to(dtype), torch.randn(2, 21, 24).to(dtype)]
     before = bitwise.bertscore(*tokens)
     wide = 7 if dtype == torch.float64 else 1
@@ -133,3 +133,6 @@ def test_a_token_that_is_not_multiplied_as_it_is(
     got = bitwise.bertscore(*tokens)
     assert_matches_oracle(got, oracle.bertscore(*tokens), dtype)
     bitwise.assert_same(Scores(*(s[1:] for s in got)), Scores(*(s[1:] for s in before)))
+    packed = [pack(list(side)) for side in tokens]
+    listed = torch.tensor([[0, 0], [1, 1]])
+    bitwise.assert_same(bitwise.bertscore_packed(*packed[0], *packed[1], listed), got)
