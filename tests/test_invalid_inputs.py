@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from backends import Backend, pack
-from flashbertscore import checks, functional
+from flashbertscore import checks, functional, ops
 
 X, Y = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
 
@@ -160,10 +160,11 @@ def test_a_call_that_is_as_usual_is_one_that_all_the_checks_accept(
 ) -> None:
     """The short way through the checks, over every combination, beside the long one."""
     sides = itertools.product(tokens_of_every_kind(X), tokens_of_every_kind(Y))
+    mask = torch.ones(2, 3)  # the same object may be on both sides, where it is right or wrong
     others = list(
         itertools.product(
-            (None, torch.ones(2, 3)),
-            (None, torch.ones(2, 4)),
+            (None, mask),
+            (None, mask),
             weights_of_every_kind(X),
             weights_of_every_kind(Y),
         )
@@ -175,6 +176,15 @@ def test_a_call_that_is_as_usual_is_one_that_all_the_checks_accept(
     assert short == [outcome(call) for call in calls]
     # Either side's tokens three ways, with its weights three; both of D = 3, both of B = 1.
     assert sum(usual) == 3**4 + 3**2 + 2**2
+
+
+@pytest.mark.parametrize(
+    "view", [None, [0] * 10, (0,) * 9, (0,) * 11, (0.5,) * 10, (2**64,) * 10], ids=str
+)
+def test_a_view_that_is_no_tuple_of_ten_integers(view: Any) -> None:
+    """Of no concern to users; but what reads the tuple does so without Python's checks."""
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        ops.core.validate(view, 0, view, 0, 0, 0)
 
 
 PACKED_X, X_OFFSETS = pack([torch.ones(3, 4), torch.ones(2, 4)])

@@ -46,6 +46,22 @@ def test_bad_value_at_a_corner_of_a_large_tile(op: Backend, dtype: torch.dtype) 
         op.assert_same(Scores(*(v[-1:] for v in scores)), Scores(*(v[-1:] for v in clean)))
 
 
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("length", [7, 60])
+def test_bad_value_before_and_after_tokens_of_unusual_norms(
+    op: Backend, bad: float, length: int
+) -> None:
+    x, y = torch.randn(2, length, 8), torch.randn(2, length, 8)
+    x[:, 0], x[:, 2], x[:, 4] = 0.0, x[:, 2] * 1e30, 0.0
+    clean = op.bertscore(x, y)
+    for position in (1, 3, 5):
+        spoilt = x.clone()
+        spoilt[1, position, 2] = bad
+        for scores in (op.bertscore(spoilt, y), op.bertscore(y, spoilt)):
+            assert all(values[1].isnan() for values in scores)
+            torch.testing.assert_close(scores.f1[0], clean.f1[0])
+
+
 def test_bad_value_under_the_mask_is_no_value(op: Backend) -> None:
     x, y = torch.randn(2, 6, 8), torch.randn(2, 7, 8)
     x_mask, y_mask = torch.ones(2, 6, dtype=torch.bool), torch.ones(2, 7, dtype=torch.bool)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from backends import Backend, pack
+from backends import Backend, assert_matches_oracle, pack
+from flashbertscore import oracle
 from flashbertscore.functional import Scores
 
 
@@ -117,18 +118,21 @@ def test_tokens_read_before_or_while_they_are_matched(
     bitwise.assert_same(bitwise.bertscore_packed(*pack(xs), *pack(ys), listed), one_to_one)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("place", [0, 3, 4, 17, 20])
 @pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e30])
+@pytest.mark.parametrize("exponent", [None, -30, 30], ids=["zero", "small", "large"])
 def test_a_token_that_is_not_multiplied_as_it_is(
-    bitwise: Backend, side: int, place: int, factor: float
+    bitwise: Backend, side: int, place: int, exponent: int | None, dtype: torch.dtype
 ) -> None:
-    """It is found while the pair is matched, which then begins again."""
-    tokens = [torch.randn(2, 21, 24), torch.randn(2, 21, 24)]
-    expected = bitwise.bertscore(*tokens)
-    tokens[side][0, place] *= factor
+    """It is found while the pair is matched, which then begins again; in a list, before."""
+    tokens = [torch.randn(2, 21, 24).to(dtype), torch.randn(2, 21, 24).to(dtype)]
+    before = bitwise.bertscore(*tokens)
+    wide = 7 if dtype == torch.float64 else 1
+    tokens[side][0, place] *= 0.0 if exponent is None else 10.0 ** (exponent * wide)
     got = bitwise.bertscore(*tokens)
-    torch.testing.assert_close(got.f1[0], bitwise.bertscore(*(t[:1] for t in tokens)).f1[0])
-    if factor:
-        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
-    bitwise.assert_same(Scores(*(s[1:] for s in got)), Scores(*(s[1:] for s in expected)))
+    assert_matches_oracle(got, oracle.bertscore(*tokens), dtype)
+    bitwise.assert_same(Scores(*(s[1:] for s in got)), Scores(*(s[1:] for s in before)))
+    packed = [pack(list(side)) for side in tokens]
+    listed = torch.tensor([[0, 0], [1, 1]])
+    bitwise.assert_same(bitwise.bertscore_packed(*packed[0], *packed[1], listed), got)

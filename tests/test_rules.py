@@ -124,6 +124,8 @@ def test_a_zero_vector_beside_one_of_extreme_scale(op: Backend) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         scaled = (x * scales).to(dtype), y.to(dtype)
         assert_matches_oracle(op.bertscore(*scaled), oracle.bertscore(*scaled), dtype)
+        turned = scaled[0].flip(1), scaled[1]
+        assert_matches_oracle(op.bertscore(*turned), oracle.bertscore(*turned), dtype)
 
 
 def test_bfloat16_vectors_of_extreme_scale(op: Backend) -> None:
