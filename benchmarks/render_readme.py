@@ -71,8 +71,8 @@ def op_table(result: dict[str, Any]) -> list[str]:
         return f"{min(p[key] for p in peaks):.0f} to {max(p[key] for p in peaks):.0f}"
 
     lines = [
-        "Peak of one core, measured right before and after each case of ours, the higher of both "
-        f"taken: {span('float32_gflops')} GFLOP/s in float32, {span('bfloat16_gflops')} in "
+        "Peak of one core, the mean of what is measured right before and right after each case of "
+        f"ours: {span('float32_gflops')} GFLOP/s in float32, {span('bfloat16_gflops')} in "
         f"bfloat16; copies at {span('copy_gbytes')} GB/s read and written.",
         "",
         "| dtype | pairs x tokens x tokens | D | threads | time | over torch chain "

@@ -8,6 +8,12 @@
 
 namespace flashbertscore {
 
+// Part i of `parts`.
+inline Memory part(const Memory& memory, index_t i, index_t parts) {
+    const index_t from = memory.bytes * i / parts;
+    return {memory.data + from, memory.bytes * (i + 1) / parts - from};
+}
+
 // `count` tokens of document d from token `first` on, or as many as may wait in a cache; nothing if
 // there are gaps between them, which are not worth asking for.
 template <class T, class S>

@@ -262,13 +262,13 @@ void Matcher<T, S>::sweep(index_t p, WorkQueue& rows, Workspace<T, S>& space, T*
                 candidate_.read(c, row + count);
                 const Rows<S> x =
                     candidate_.rows(c, row, count, scratch(candidate_, c, count, space.x));
-                Ahead next = {{}, packed_next.part(tile, tiles)};
+                Ahead next = {{}, part(packed_next, tile, tiles)};
                 if (tile + 1 < tiles) {
                     next.candidate = memory_of(candidate_, c, row + count, count);
                 } else if (left > 0) {
                     next.candidate = memory_of(candidate_, c, begin, first(1) - begin);
                 } else {
-                    next.candidate = ahead.candidate.part(0, tiles);
+                    next.candidate = part(ahead.candidate, 0, tiles);
                 }
                 const T* x_scale = candidate_.scale(c) + row;
                 const index_t panels = padded(columns) / kernels_.columns;
@@ -314,7 +314,7 @@ void Matcher<T, S>::match_short(index_t p, Workspace<T, S>& space, const Ahead& 
     }
     candidate_.read(c, N);
     reference_.read(r, M);
-    match(false);
+    if (!settled(p)) { match(false); }
 }
 
 template <class T, class S>

@@ -22,12 +22,6 @@ struct Rows {
 struct Memory {
     const char* data = nullptr;
     index_t bytes = 0;
-
-    // Part i of `parts`.
-    Memory part(index_t i, index_t parts) const {
-        const index_t from = bytes * i / parts;
-        return {data + from, bytes * (i + 1) / parts - from};
-    }
 };
 
 // Memory that is read after this call, of candidates and of references: asked for while its

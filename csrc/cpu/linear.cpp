@@ -1,6 +1,7 @@
 #include "cpu/linear.h"
 
 #include "core/team.h"
+#include "cpu/ahead.h"
 #include "cpu/tiles.h"
 
 namespace flashbertscore {
@@ -55,7 +56,7 @@ void multiply(const LinearCall& call, index_t i, index_t rows, index_t first, in
                     }
                     tile.out = out;
                     tile.out_stride = call.out_stride;
-                    if (!last_read) { tile.ahead.reference = next.part(t, tiles); }
+                    if (!last_read) { tile.ahead.reference = part(next, t, tiles); }
                     kernel.multiply(tile);
                 }
             }

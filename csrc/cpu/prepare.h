@@ -1,5 +1,6 @@
-// The first reading of every token: its inverse norm, which rows are tokens at all, and whether a
-// document holds a NaN or Inf. O(tokens) memory, nothing of size dim.
+// What is known of every token: its inverse norm, which rows are tokens at all, and whether a
+// document holds a NaN or Inf. Read here, unless a kernel is the first to (short_kernel.h).
+// O(tokens) memory, nothing of size dim.
 #pragma once
 
 #include "core/numeric.h"
@@ -42,18 +43,17 @@ class Documents {
     // Factor that makes <x, y> of a token, as `rows` gives it, a cosine; 0 for a zero vector.
     const T* scale(index_t d) const { return scale_.data() + batch_.first(d); } // [count]
 
-    // A kernel may be the first to read the tokens of document d, if none has been read and all lie
-    // where `rows` needs no scratch memory. It writes their scales; if it finds all ordinary, that
-    // is told to `was_read`.
-    bool fresh(index_t d) const { return state(d).read == 0 && in_place(d); }
+    // A kernel may be the first to read the tokens of document d, if none has been read. It writes
+    // their scales; if it finds all ordinary, that is told to `was_read`.
+    bool fresh(index_t d) const { return state(d).read == 0; }
     T* scale(index_t d) { return scale_.data() + batch_.first(d); } // [count]
     void was_read(index_t d) { state_[static_cast<std::size_t>(d)].read = state(d).count; }
 
     // Whether `rows` needs no scratch memory for the tokens of document d read so far.
     bool in_place(index_t d) const { return state(d).in_place && !state(d).extreme; }
 
-    // `count` tokens of document d from token `first` on, which must have been read, in place if
-    // the document allows it, else written to scratch[count, dim].
+    // `count` tokens of document d from token `first` on, in place if the document allows it, else
+    // written to scratch[count, dim]; as they are before they have been read, and so if ordinary.
     Rows<S> rows(index_t d, index_t first, index_t count, S* scratch) const;
 
     // The same, written to out[count, dim] wherever they are.
