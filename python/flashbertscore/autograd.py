@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _OPS = torch.ops.flashbertscore
 _AFTER = torch._C._after_autograd_keyset  # noqa: SLF001 - as torch.library does
 _PLAIN = (
-    torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001
-    | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)  # noqa: SLF001
+    torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001 - torch has no public name for it
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)  # noqa: SLF001 - nor for this
 ).raw_repr()
 """The dispatcher's keys where all is tensors on the CPU, and no mode or wrapper has a say."""
 _TOKENS = {"bertscore": (0, 1, 4, 5), "bertscore_packed": (0, 2, 5, 6)}
